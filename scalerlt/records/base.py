@@ -1,0 +1,113 @@
+"""Strict, versioned JSON documents: how every file of a run is validated, written and read."""
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+Scalar = str | int | float | bool | None
+
+
+class UnreadableDocument(Exception):
+    """A file that is not a whole, valid document of its schema. The message names the file and the fault."""
+
+
+class Document(BaseModel):
+    """A JSON document with a schema version; unknown keys are an error.
+
+    Non-finite numbers are written as the strings "NaN", "Infinity" and "-Infinity", so the files are strict JSON
+    that any reader accepts.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    def to_json(self) -> str:
+        """The document as strict JSON text, ending in a newline."""
+        plain = finite(self.model_dump(mode="python"))
+        return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and validate one file; raises UnreadableDocument for whatever is wrong with it."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise UnreadableDocument(f"{path}: cannot be read ({error.strerror})") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise UnreadableDocument(
+                f"{path}: not a valid {cls.__name__.lower()} ({where or 'document'}: {first['msg']})"
+            ) from error
+
+    def write(self, path: Path) -> None:
+        """Write atomically: a reader sees the old file or the whole new one."""
+        write_atomically(path, self.to_json())
+
+
+class Part(BaseModel):
+    """A part of a document; unknown keys are an error."""
+
+    model_config = Document.model_config
+
+
+NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+def finite(value: Any) -> Any:
+    """Replace non-finite floats by the strings that strict JSON can hold, in nested dicts and lists."""
+    if isinstance(value, float):
+        if value != value:
+            return "NaN"
+        if value in (float("inf"), float("-inf")):
+            return "Infinity" if value > 0 else "-Infinity"
+        return value
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return value
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write text to a temporary name beside `path`, flush it to the disk, and rename it into place."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_exclusively(directory: Path, suffix: str, text: str) -> Path:
+    """Write text to the next free `NNN<suffix>` of a directory; two writers never get the same number."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number in _free_numbers(directory, suffix):
+        temporary = directory / f".{number:03d}{suffix}.{os.getpid()}.tmp"
+        temporary.write_text(text, encoding="utf-8")
+        target = directory / f"{number:03d}{suffix}"
+        try:
+            os.link(temporary, target)  # fails when the name exists, and the file appears whole
+        except FileExistsError:
+            continue
+        finally:
+            temporary.unlink()
+        return target
+    raise AssertionError("unreachable: the numbers do not end")
+
+
+def _free_numbers(directory: Path, suffix: str) -> Iterator[int]:
+    taken = [int(path.name[: -len(suffix)]) for path in directory.glob(f"[0-9]*{suffix}")]
+    number = max(taken, default=0)
+    while True:
+        number += 1
+        yield number
+
+
+def now() -> str:
+    """The present moment in UTC, ISO 8601 with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
