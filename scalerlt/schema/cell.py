@@ -1,0 +1,121 @@
+"""A cell: one fully resolved configuration, typed and checked."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from scalerlt.errors import RequestErrors
+from scalerlt.schema.algorithm import Algorithm
+from scalerlt.schema.batch import Batch
+from scalerlt.schema.checkpoint import Checkpoint
+from scalerlt.schema.device import Device
+from scalerlt.schema.experiment import Experiment
+from scalerlt.schema.fields import NonNegativeInt, PositiveFloat
+from scalerlt.schema.gates import Gates
+from scalerlt.schema.logprob import Logprob
+from scalerlt.schema.machine import Machine
+from scalerlt.schema.model import Model
+from scalerlt.schema.optimizer import Optimizer
+from scalerlt.schema.precision import Precision
+from scalerlt.schema.registry import GROUPS, config, schema_of
+from scalerlt.schema.rollout import Rollout
+from scalerlt.schema.task import Task
+
+
+@config
+class Resources:
+    """What a cell may use; never changes a result.
+
+    Attributes:
+        timeout_s: wall-clock limit of an attempt in seconds, or null.
+    """
+
+    timeout_s: PositiveFloat | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One configuration.
+
+    Attributes:
+        seed: seed of everything random in the cell.
+        cohort: an independent repetition in its own process; the unit of statistics.
+        block: position pair within the order A B B A.
+    """
+
+    experiment: Experiment
+    model: Model
+    precision: Precision
+    batch: Batch
+    checkpoint: Checkpoint
+    rollout: Rollout
+    logprob: Logprob
+    task: Task
+    algorithm: Algorithm
+    optimizer: Optimizer
+    device: Device
+    gates: Gates
+    resources: Resources
+    seed: int
+    cohort: int
+    block: int
+
+    def unsupported_on(self, machine: Machine) -> str | None:
+        """The first reason why the cell cannot run on the machine, or None."""
+        for group in GROUPS:
+            supports = getattr(getattr(self, group), "supports", None)
+            if supports is not None and (reason := supports(self, machine)) is not None:
+                return str(reason)
+        return None
+
+
+_SINGLE = TypeAdapter[int](NonNegativeInt)
+SCALAR_KEYS = ("seed", "cohort", "block")
+
+
+def load_cell(config: dict[str, Any]) -> Cell:
+    """Check a resolved configuration and make it a Cell.
+
+    Args:
+        config: one entry per config group, and `resources`, `seed`, `cohort`, `block`; other keys are ignored.
+
+    Raises:
+        RequestErrors: every missing key, unknown key and wrong value, each naming its full key.
+    """
+    problems: list[str] = []
+    parts: dict[str, Any] = {}
+    for group in GROUPS:
+        values = config.get(group)
+        if not isinstance(values, dict) or not isinstance(values.get("name"), str):
+            problems.append(f"{group}={values!r} is not an option of the config group {group}")
+            continue
+        parts[group] = _checked(TypeAdapter(schema_of(group, values["name"])), values, group, problems)
+    parts["resources"] = _checked(TypeAdapter(Resources), config.get("resources"), "resources", problems)
+    for key in SCALAR_KEYS:
+        parts[key] = _checked(_SINGLE, config.get(key), key, problems)
+    if problems:
+        raise RequestErrors(problems)
+    return Cell(**{field.name: parts[field.name] for field in fields(Cell)})
+
+
+def _checked(adapter: TypeAdapter[Any], value: Any, where: str, problems: list[str]) -> Any:
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        problems.extend(_sentence(entry, where) for entry in error.errors(include_url=False))
+        return None
+
+
+def _sentence(error: Any, where: str) -> str:
+    key = ".".join([where, *(str(part) for part in error["loc"] if not str(part).startswith("function-"))])
+    message = error["msg"].removeprefix("Value error, ")
+    match error["type"]:
+        case "missing":
+            return f"{key} is missing"
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return f"{key} is not a key of {where}"
+        case "value_error" if not error["loc"]:
+            return f"{where}: {message}"
+        case _:
+            return f"{key}={error['input']!r}: {message[0].lower()}{message[1:]}"

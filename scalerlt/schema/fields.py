@@ -1,0 +1,83 @@
+"""Field types that several config groups share, and the marks that give a field its part in the identity."""
+
+import importlib.resources
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, Strict
+
+# Strict: no text is taken for a number, no truth value for an integer.
+PositiveInt = Annotated[int, Strict(), Field(gt=0)]
+NonNegativeInt = Annotated[int, Strict(), Field(ge=0)]
+PositiveFloat = Annotated[float, Strict(), Field(gt=0)]
+NonNegativeFloat = Annotated[float, Strict(), Field(ge=0)]
+UnitInterval = Annotated[float, Strict(), Field(ge=0, lt=1)]
+"""A number in [0, 1)."""
+Flag = Annotated[bool, Strict()]
+
+
+@dataclass(frozen=True)
+class IdentityDefault:
+    """A key added after records existed: it is left out of the identity while it has this value."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class NotIdentity:
+    """A key that cannot change a result: never part of the identity."""
+
+
+@dataclass(frozen=True)
+class FileInput:
+    """A path whose content, not its name, is part of the identity.
+
+    Attributes:
+        patterns: of a directory, the files that count; `{key}` is the value of that key beside it.
+    """
+
+    patterns: tuple[str, ...] = ()
+
+
+def resolve_path(value: str) -> Path:
+    """The file that a configured path names; `pkg://package.name/file` is a file that ships with the package."""
+    if value.startswith("pkg://"):
+        package, _, name = value.removeprefix("pkg://").partition("/")
+        return Path(str(importlib.resources.files(package))) / name
+    return Path(value).expanduser().resolve()
+
+
+def _dotted(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", value):
+        raise ValueError(f"{value!r} is not a dotted name such as package.module.function")
+    return value
+
+
+Target = Annotated[str, AfterValidator(_dotted)]
+"""The dotted name of an implementation; imported only where it runs."""
+
+_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def parse_bytes(value: int | str) -> int:
+    """A size in bytes from a number or a text such as "512MiB"; ValueError for anything else."""
+    if isinstance(value, int):
+        size = value
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB|B|)\s*", value)
+        if match is None:
+            raise ValueError(f"{value!r} is not a size; write bytes or a text such as 512MiB or 2GiB")
+        size = int(float(match[1]) * _UNITS[match[2]])
+    if size <= 0:
+        raise ValueError(f"{value!r} is not a size above zero")
+    return size
+
+
+def _check_bytes(value: int | str) -> int | str:
+    parse_bytes(value)
+    return value
+
+
+Bytes = Annotated[Annotated[int, Strict()] | str, AfterValidator(_check_bytes)]

@@ -1,0 +1,34 @@
+"""Config group `rollout`: how responses are generated."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from scalerlt.schema.fields import Flag, NonNegativeFloat, PositiveInt, Target
+from scalerlt.schema.registry import config, config_group
+
+
+@config
+class Engine:
+    """The program that generates: `rollout/engine=native`."""
+
+    name: str
+    target: Target = Field(alias="_target_")
+
+
+@config_group("rollout")
+class Rollout:
+    """A rollout schedule and its sampling.
+
+    Attributes:
+        temperature: divides the logits; 0 is greedy.
+        max_new_tokens: the longest response.
+        ignore_eos: generate exactly `max_new_tokens` (fixed work) instead of stopping at the end of text.
+    """
+
+    name: str
+    schedule: Literal["dense"]
+    engine: Engine
+    temperature: NonNegativeFloat
+    max_new_tokens: PositiveInt
+    ignore_eos: Flag

@@ -1,0 +1,147 @@
+"""Identity: what does not matter does not change it, every scientific key does."""
+
+import copy
+import hashlib
+import json
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schema.plain_config import plain_config
+
+from scalerlt.records.cell import FileInput as FrozenInput
+from scalerlt.schema import load_cell
+from scalerlt.schema.fields import FileInput, IdentityDefault, NotIdentity
+from scalerlt.schema.identity import _content, axes, cell_id, identity, marked, scientific_keys
+from scalerlt.schema.registry import GROUPS, config, key_of
+
+BASE = plain_config()
+INPUTS = {"task.rollouts": FrozenInput(path="a", sha256="0" * 64)}
+
+
+def digest_of(values: dict[str, Any], inputs: dict[str, FrozenInput] = INPUTS) -> str:
+    return identity(scientific_keys(load_cell(values), inputs))
+
+
+def shuffled(value: Any, order: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    keys = list(value)
+    order.shuffle(keys)
+    return {key: shuffled(value[key], order) for key in keys}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_keys_does_not_matter(order: Any) -> None:
+    assert digest_of(shuffled(BASE, order)) == digest_of(BASE)
+
+
+def test_the_spelling_of_a_number_does_not_matter() -> None:
+    spelled = copy.deepcopy(BASE)
+    spelled["optimizer"]["weight_decay"] = 1
+    other = copy.deepcopy(BASE)
+    other["optimizer"]["weight_decay"] = 1.0
+    assert digest_of(spelled) == digest_of(other)
+
+
+def test_paths_do_not_matter_and_contents_do() -> None:
+    elsewhere = copy.deepcopy(BASE)
+    elsewhere["task"]["rollouts"] = "/another/place.jsonl"
+    assert digest_of(elsewhere) == digest_of(BASE)
+    assert digest_of(BASE, {"task.rollouts": FrozenInput(path="a", sha256="1" * 64)}) != digest_of(BASE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("resources", "timeout_s", 1.0),
+        ("device", "memory_limit", "1GiB"),
+        ("device", "env", {"A": "1"}),
+        ("gates", "bf16", None),
+        ("experiment", "_check_", None),
+    ],
+)
+def test_what_cannot_change_a_result_does_not_matter(change: tuple[str, str, Any]) -> None:
+    group, key, value = change
+    changed = copy.deepcopy(BASE)
+    changed[group][key] = value
+    assert digest_of(changed) == digest_of(BASE)
+
+
+def scientific_leaves() -> list[tuple[str, ...]]:
+    """Every key of every config group that is not declared to be outside the identity."""
+    cell = load_cell(BASE)
+    found: list[tuple[str, ...]] = [("seed",), ("cohort",), ("block",)]
+
+    def walk(part: Any, where: tuple[str, ...]) -> None:
+        described = type(part)
+        outside = {**marked(described, NotIdentity), **marked(described, FileInput)}
+        for field in fields(described):
+            if field.name in outside:
+                continue
+            key = (*where, key_of(described, field.name))
+            value = getattr(part, field.name)
+            walk(value, key) if is_dataclass(value) else found.append(key)
+
+    for group in GROUPS:
+        if group != "gates":
+            walk(getattr(cell, group), (group,))
+    return found
+
+
+@pytest.mark.parametrize("path", scientific_leaves(), ids=".".join)
+def test_every_scientific_key_matters(path: tuple[str, ...]) -> None:
+    content = scientific_keys(load_cell(BASE), INPUTS)
+    changed = copy.deepcopy(content)
+    place = changed
+    for key in path[:-1]:
+        place = place[key]
+    assert path[-1] in place, f"{'.'.join(path)} is not part of the identity"
+    place[path[-1]] = "changed"
+    assert identity(changed) != identity(content)
+
+
+def test_the_identity_is_fixed_for_all_time() -> None:
+    """A change here makes every user's measured cells unknown: raise IDENTITY_VERSION and keep the old algorithm."""
+    content = {"identity_version": 1, "seed": 0, "b": {"x": 1.0, "a": None, "ü": True}}
+    canonical = rb'{"b":{"a":null,"x":1.0,"\u00fc":true},"identity_version":1,"seed":0}'
+    assert identity(content) == hashlib.sha256(canonical).hexdigest()
+    assert identity(content) == "ed9fa48aae1a41fd7686af41b09d96830a6d381c5d4e2cf522853218d2f3d5ca"
+
+
+def test_a_later_key_is_left_out_while_it_has_its_default() -> None:
+    @config
+    class Grown:
+        name: str
+        old: int
+        new: Annotated[int, IdentityDefault(4)] = 4
+
+    before = {"name": "x", "old": 1}
+    assert _content(Grown(name="x", old=1), "g", {}) == before
+    assert _content(Grown(name="x", old=1, new=4), "g", {}) == before
+    assert _content(Grown(name="x", old=1, new=5), "g", {}) == {**before, "new": 5}
+
+
+def test_axes_are_flat_and_name_their_options() -> None:
+    flat = axes(scientific_keys(load_cell(BASE), INPUTS))
+    assert flat["precision"] == "fp32"
+    assert flat["batch"] == "small" and flat["batch.group_size"] == 4
+    assert flat["rollout.engine"] == "native"
+    assert flat["task.rollouts"] == "sha256:" + "0" * 64
+    assert not any(isinstance(value, dict | list) for value in flat.values())
+    assert json.loads(json.dumps(flat)) == flat
+
+
+@given(st.text(min_size=1, max_size=300))
+@settings(max_examples=50, deadline=None)
+def test_a_cell_id_is_a_safe_file_name(name: str) -> None:
+    values = copy.deepcopy(BASE)
+    values["batch"]["name"] = name
+    cell = load_cell(values)
+    made = cell_id(cell, "0123456789abcdef")
+    assert made.endswith("-0123456789") and len(made) < 120
+    assert set(made) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+    assert not made.startswith(".")
