@@ -1,0 +1,1 @@
+"""The looped transformer, its checkpoints and its tokenizers."""
