@@ -1,0 +1,1 @@
+"""Rollout: requests, sampling, K/V caches and the engines that generate."""

@@ -1,0 +1,241 @@
+"""The native engine: dense rollout of a looped model, batched at the granularity of tokens."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from scalerlt.errors import UserError
+from scalerlt.models.ouro import OuroForCausalLM
+from scalerlt.numerics.precision import internal_dtype
+from scalerlt.rollout.kv_cache import KVCache
+from scalerlt.rollout.request import FinishReason, Request, Response, check_requests
+from scalerlt.rollout.sampling import greedy, sample, uniforms
+
+Phase = Literal["prefill", "decode"]
+OnPhase = Callable[[Phase], AbstractContextManager[object]]
+
+
+@dataclass(kw_only=True)
+class RolloutStats:
+    """What one `generate` did; it holds no time.
+
+    Attributes:
+        generated_tokens: response tokens returned, stop tokens included.
+        prompt_tokens: prompt tokens processed.
+        padded_tokens: rows of prefill batches that held no token; counted nowhere else.
+        recurrent_rows: tokens run through one loop, summed over loops: of the prompts, and of every generated token
+            that was fed back.
+        executed_depth_sum: over generated tokens, the loops that ran before each was read out.
+        prefill_calls: prefill batches.
+        decode_steps: decode batches.
+        peak_active: most sequences in flight at once.
+        kv_cache_bytes: size of the preallocated K/V pool.
+    """
+
+    generated_tokens: int = 0
+    prompt_tokens: int = 0
+    padded_tokens: int = 0
+    recurrent_rows: int = 0
+    executed_depth_sum: int = 0
+    prefill_calls: int = 0
+    decode_steps: int = 0
+    peak_active: int = 0
+    kv_cache_bytes: int = 0
+
+    @property
+    def mean_executed_depth(self) -> float:
+        """Mean number of loops behind a generated token; NaN if none was generated."""
+        return self.executed_depth_sum / self.generated_tokens if self.generated_tokens else math.nan
+
+
+@dataclass(frozen=True)
+class RolloutResult:
+    """The responses, in the order of the requests, and what was done for them."""
+
+    responses: list[Response]
+    stats: RolloutStats
+
+
+@dataclass
+class _Sequence:
+    """A request that is being answered."""
+
+    index: int
+    request: Request
+    stops: frozenset[int]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def append(self, token: int, logprob: float) -> None:
+        if not math.isfinite(logprob):
+            position = len(self.request.prompt_tokens) + len(self.tokens)
+            raise FloatingPointError(
+                f"request {self.request.request_id!r}: the model's logits for position {position} are not finite"
+            )
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        if self.tokens[-1] in self.stops:
+            return "stop"
+        return "length" if len(self.tokens) == self.request.max_new_tokens else None
+
+    @property
+    def length(self) -> int:
+        """Positions that hold K/V: the newest token has not been fed back."""
+        return len(self.request.prompt_tokens) + len(self.tokens) - 1
+
+
+class NativeEngine:
+    """Generates with the model as it is at the time; nothing is kept between two calls of `generate`.
+
+    Every token runs all K loops. Log-probs and tokens of a request do not depend on the other requests, on their
+    order or on `concurrency`, up to rounding.
+
+    Args:
+        model: whose parameters are read, never changed.
+        concurrency: most sequences in flight, the slots of the K/V pool.
+        on_phase: called with `prefill` or `decode` around each model call with its sampling, so that a caller may
+            measure; returns a context manager.
+    """
+
+    def __init__(self, model: OuroForCausalLM, *, concurrency: int, on_phase: OnPhase | None = None) -> None:
+        if concurrency < 1:
+            raise UserError(f"rollout concurrency is {concurrency}, it has to be at least 1")
+        self.model = model
+        self.concurrency = concurrency
+        self.on_phase: OnPhase = on_phase or (lambda phase: nullcontext())
+
+    def generate(self, requests: Sequence[Request]) -> RolloutResult:
+        """Answers all requests.
+
+        Raises:
+            UserError: naming all that is wrong with the requests, before anything runs.
+            FloatingPointError: the model's logits are not finite, with the request and the position.
+        """
+        check_requests(requests, self.model.config)
+        with torch.inference_mode():
+            return _Generation(self, requests).run()
+
+
+class _Generation:
+    """The state of one `generate`: a queue, and slots of which 0 .. n-1 are always the active ones."""
+
+    def __init__(self, engine: NativeEngine, requests: Sequence[Request]) -> None:
+        model = engine.model
+        self.model = model
+        self.on_phase = engine.on_phase
+        self.concurrency = engine.concurrency
+        self.queue = deque(
+            _Sequence(index, request, request.stops(model.config)) for index, request in enumerate(requests)
+        )
+        self.responses: dict[int, Response] = {}
+        # The last token is never fed back, so it needs no K/V.
+        capacity = max((len(r.prompt_tokens) + r.max_new_tokens - 1 for r in requests), default=0)
+        self.cache = KVCache(
+            model.config, slots=self.concurrency, capacity=capacity, dtype=model.dtype, device=model.device
+        )
+        self.stats = RolloutStats(kv_cache_bytes=self.cache.nbytes)
+        self.active: list[_Sequence] = []
+        self.tokens = torch.zeros(self.concurrency, dtype=torch.int64, device=model.device)
+        self.positions = torch.zeros_like(self.tokens)
+        self.seeds = torch.zeros_like(self.tokens)
+        self.temperatures = torch.zeros_like(self.tokens, dtype=internal_dtype(model.dtype))
+
+    def run(self) -> RolloutResult:
+        while self.queue or self.active:
+            if self.queue and len(self.active) < self.concurrency:
+                with self.on_phase("prefill"):
+                    self.prefill()
+            else:
+                with self.on_phase("decode"):
+                    self.decode()
+            self.retire()
+        return RolloutResult([self.responses[index] for index in sorted(self.responses)], self.stats)
+
+    def prefill(self) -> None:
+        """Admits as many requests as there are free slots, runs their prompts and draws their first tokens."""
+        first = len(self.active)
+        count = min(len(self.queue), self.concurrency - first)
+        admitted = [self.queue.popleft() for _ in range(count)]
+        self.active += admitted
+        lengths = [len(s.request.prompt_tokens) for s in admitted]
+        width = max(lengths)
+        device = self.model.device
+        input_ids = torch.tensor(
+            [[*s.request.prompt_tokens, *(0,) * (width - length)] for s, length in zip(admitted, lengths, strict=True)],
+            device=device,
+        )
+        slots = slice(first, first + count)
+        last = torch.tensor(lengths, device=device) - 1
+        self.positions[slots] = last
+        self.seeds[slots] = torch.tensor([s.request.seed for s in admitted], device=device)
+        # Without the dtype, torch.tensor would round a temperature such as 0.6 to fp32 on its way to fp64.
+        self.temperatures[slots] = torch.tensor(
+            [s.request.temperature for s in admitted], dtype=self.temperatures.dtype, device=device
+        )
+        attend = self.cache.prefill(list(range(first, first + count)), lengths)
+        hidden = self.model(input_ids, attend=attend)[-1]
+        self.stats.prefill_calls += 1
+        self.stats.prompt_tokens += sum(lengths)
+        self.stats.padded_tokens += count * width - sum(lengths)
+        self._draw(slots, hidden[torch.arange(count, device=device), last], sum(lengths))
+
+    def decode(self) -> None:
+        """Feeds the newest token of every active sequence and draws the next."""
+        count = len(self.active)
+        slots = slice(0, count)
+        positions = self.positions[slots]
+        attend = self.cache.decode(positions, 1 + max(s.length for s in self.active))
+        hidden = self.model(self.tokens[slots, None], positions[:, None], attend=attend)[-1]
+        self.stats.decode_steps += 1
+        self._draw(slots, hidden[:, 0], count)
+
+    def _draw(self, slots: slice, hidden: Tensor, rows: int) -> None:
+        """Draws one token per sequence in `slots` from its last loop's hidden state; `rows` tokens were run."""
+        logits = self.model.logits(hidden)
+        self.positions[slots] += 1
+        sequences = self.active[slots]
+        if all(s.request.temperature == 0 for s in sequences):
+            tokens, logprobs = greedy(logits)
+        else:
+            uniform = uniforms(self.seeds[slots], self.positions[slots])
+            tokens, logprobs = sample(logits, self.temperatures[slots], uniform)
+        self.tokens[slots] = tokens
+        for sequence, token, logprob in zip(sequences, tokens.tolist(), logprobs.tolist(), strict=True):
+            sequence.append(token, logprob)
+        depth = self.model.config.total_ut_steps
+        self.stats.peak_active = max(self.stats.peak_active, len(self.active))
+        self.stats.generated_tokens += len(sequences)
+        self.stats.executed_depth_sum += depth * len(sequences)
+        self.stats.recurrent_rows += depth * rows
+
+    def retire(self) -> None:
+        """Takes finished sequences out; the last active one moves into each slot that becomes free."""
+        for slot in reversed(range(len(self.active))):
+            sequence = self.active[slot]
+            reason = sequence.finish_reason
+            if reason is None:
+                continue
+            request = sequence.request
+            self.responses[sequence.index] = Response(
+                request_id=request.request_id,
+                tokens=tuple(sequence.tokens),
+                logprobs=tuple(sequence.logprobs),
+                finish_reason=reason,
+                seed=request.seed,
+            )
+            moved = self.active.pop()
+            if moved is not sequence:
+                source = len(self.active)
+                self.active[slot] = moved
+                self.cache.move(source, slot, moved.length)
+                for state in (self.tokens, self.positions, self.seeds, self.temperatures):
+                    state[slot] = state[source]

@@ -1,0 +1,95 @@
+"""What is asked of a rollout engine and what it answers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scalerlt.errors import UserError
+from scalerlt.models.config import OuroConfig
+
+FinishReason = Literal["stop", "length"]
+
+MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One prompt to be continued.
+
+    Attributes:
+        prompt_tokens: at least one token id.
+        max_new_tokens: most tokens to generate, at least 1.
+        temperature: divides the logits; 0 is greedy.
+        seed: with the position of a token it alone decides which token is drawn.
+        stop_token_ids: ids that end the response, beside the model's eos_token_id.
+        ignore_eos: the model's eos_token_id does not end the response; stop_token_ids still do.
+        request_id: unique among the requests that are generated together.
+    """
+
+    prompt_tokens: tuple[int, ...]
+    max_new_tokens: int
+    temperature: float = 1.0
+    seed: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    request_id: str
+
+    def stops(self, config: OuroConfig) -> frozenset[int]:
+        """The token ids that end this response."""
+        eos = config.eos_token_id
+        return frozenset(self.stop_token_ids) | (set() if self.ignore_eos or eos is None else {eos})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Response:
+    """What was generated for one request.
+
+    Attributes:
+        request_id: the request's.
+        tokens: at least one id; the token that stopped the response is the last.
+        logprobs: one per token: its log-probability in the distribution it was drawn from (logits divided by the
+            temperature), or under the unscaled logits when greedy.
+        finish_reason: `stop`, or `length` when max_new_tokens were generated and the last does not stop.
+        seed: the request's.
+    """
+
+    request_id: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+    seed: int
+
+
+def check_requests(requests: Sequence[Request], config: OuroConfig) -> None:
+    """One UserError that names what is wrong with each request for a model of this shape."""
+    problems = [f"request {r.request_id!r}: {text}" for r in requests for text in _problems(r, config)]
+    seen: set[str] = set()
+    for request in requests:
+        if request.request_id in seen:
+            problems.append(f"request {request.request_id!r}: the id is given more than once")
+        seen.add(request.request_id)
+    if problems:
+        raise UserError("\n".join(problems))
+
+
+def _problems(request: Request, config: OuroConfig) -> list[str]:
+    problems = []
+    if not request.prompt_tokens:
+        problems.append("the prompt is empty, at least one token is needed")
+    for name, tokens in (("prompt", request.prompt_tokens), ("stop_token_ids", request.stop_token_ids)):
+        if outside := sorted({token for token in tokens if not 0 <= token < config.vocab_size}):
+            problems.append(f"{name} holds {outside[:5]}, outside the vocabulary of {config.vocab_size} tokens")
+    if request.max_new_tokens < 1:
+        problems.append(f"max_new_tokens is {request.max_new_tokens}, it has to be at least 1")
+    total = len(request.prompt_tokens) + request.max_new_tokens
+    if total > config.max_position_embeddings:
+        problems.append(
+            f"prompt ({len(request.prompt_tokens)}) and max_new_tokens ({request.max_new_tokens}) are {total} "
+            f"positions, the model has {config.max_position_embeddings}"
+        )
+    if not 0 <= request.temperature < math.inf:
+        problems.append(f"temperature is {request.temperature}, it has to be 0 (greedy) or a positive number")
+    if not 0 <= request.seed <= MAX_SEED:
+        problems.append(f"seed is {request.seed}, it has to be in 0 .. 2^63 - 1")
+    return problems

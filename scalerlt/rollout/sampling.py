@@ -1,0 +1,83 @@
+"""Choosing tokens from logits, with random numbers that depend on a request's seed and a token's position alone."""
+
+import torch
+from torch import Tensor
+
+from scalerlt.numerics.precision import internal_dtype
+
+
+def _signed(value: int) -> int:
+    """The 64-bit pattern `value` as a signed integer: torch's int64 arithmetic is modulo 2^64."""
+    return value - 2**64 if value >= 2**63 else value
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+
+
+def _logical_shift(x: Tensor, bits: int) -> Tensor:
+    return (x >> bits) & (2 ** (64 - bits) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The output function of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators)."""
+    x = (x ^ _logical_shift(x, 30)) * _MIX_1
+    x = (x ^ _logical_shift(x, 27)) * _MIX_2
+    return x ^ _logical_shift(x, 31)
+
+
+def uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
+    """One random number in [0, 1) for each pair of seed and position, independent between pairs.
+
+    The seed is mixed first, so the sequences of neighbouring seeds are not shifts of one another; 53 bits are used.
+
+    Args:
+        seeds: int64, not negative.
+        positions: int64, broadcastable with seeds.
+
+    Returns:
+        fp64 of the broadcast shape.
+    """
+    mixed = _mix(_mix(seeds + _GOLDEN) + positions * _GOLDEN)
+    return _logical_shift(mixed, 11).to(torch.float64) * 2.0**-53
+
+
+def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable token of each row (the first, where several are) and its log-probability.
+
+    Args:
+        logits: [N, V], any floating dtype.
+
+    Returns:
+        tokens [N] int64; log-probabilities [N] in the internal dtype.
+    """
+    logprobs = torch.log_softmax(logits, -1, dtype=internal_dtype(logits.dtype))
+    best, tokens = logprobs.max(-1)
+    return tokens, best
+
+
+def sample(logits: Tensor, temperatures: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """One token per row: greedy where the temperature is 0, else drawn from softmax(logits / temperature).
+
+    Drawn by inverting the cumulative distribution, summed in fp64 in vocabulary order: the token is the first whose
+    cumulative probability exceeds `uniform` times the total.
+
+    Args:
+        logits: [N, V], any floating dtype.
+        temperatures: [N] in the internal dtype.
+        uniform: [N] fp64 in [0, 1).
+
+    Returns:
+        tokens [N] int64; their log-probabilities [N] in the internal dtype: in the distribution drawn from, or under
+        the unscaled logits where greedy.
+    """
+    is_greedy = temperatures == 0
+    scaled = logits.to(temperatures.dtype) / torch.where(is_greedy, 1.0, temperatures)[:, None]
+    logprobs = torch.log_softmax(scaled, -1)
+    cumulative = logprobs.to(torch.float64).exp().cumsum(-1)
+    drawn = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)
+    # Only a row of NaN finds no token; the index stays valid, and the caller sees its NaN log-probability.
+    drawn = drawn[:, 0].clamp(max=logits.shape[-1] - 1)
+    tokens = torch.where(is_greedy, logprobs.argmax(-1), drawn)
+    return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
