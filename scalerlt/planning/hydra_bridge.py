@@ -1,0 +1,323 @@
+"""All that ScaleRLT knows of Hydra's internals.
+
+Hydra 1.3 accepts sweeper and launcher plugins from no namespace but `hydra_plugins`, so ours are registered under the
+name `hydra_plugins.scalerlt` before Hydra looks for them. Sweep files reach Hydra as the config group
+`sweeps` through its ConfigStore.
+
+One request takes one of two ways to the same cells: `launch` goes through `hydra.main` (`run`, `sweep`,
+`python -m scalerlt`), `compose` does not start anything (`plan`).
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, RunMode, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from scalerlt.errors import RequestErrors, UserError
+from scalerlt.planning import overrides as checks
+from scalerlt.planning import sweep_file
+from scalerlt.planning.request import ComposedCell, Request
+from scalerlt.planning.resolve import resolve_all
+from scalerlt.planning.sweep_file import Axis, SweepFile
+
+CONFIG_NAME = "config"
+CONF = Path(__file__).parent.parent / "conf"
+
+
+Execute = Callable[[Request], int]
+"""Carries out a request and returns the exit code."""
+
+
+def launch(arguments: Sequence[str], execute: Execute) -> int:
+    """Run a command line as Hydra does: overrides, -m, --cfg, --help, --config-dir, shell completion.
+
+    Raises:
+        RequestErrors: everything that is wrong with the request; nothing was started or written.
+    """
+    arguments = _prepare(arguments)
+    parsed = get_args_parser().parse_args(arguments)
+    shows_something = parsed.cfg or parsed.help or parsed.hydra_help or parsed.info or parsed.shell_completion
+    if not shows_something:
+        _check(parsed.overrides, _loader(parsed.config_dir), multirun=parsed.multirun)
+    exit_codes: list[int] = []
+
+    def run_one(config: DictConfig) -> None:
+        overrides = [text for text in parsed.overrides if not _is_hydra(text)]
+        cell = ComposedCell(overrides, _plain(_without_hydra(config)))
+        exit_codes.append(execute(Request(None, overrides, [], [cell], str(config.runs_dir), {})))
+
+    PlanSweeper.execute = staticmethod(lambda request: exit_codes.append(execute(request)))
+    argv, sys.argv = sys.argv, ["scalerlt", *arguments]
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=CONFIG_NAME)(run_one)()
+    except _Refused as refused:
+        raise refused.error from None
+    finally:
+        sys.argv = argv
+    return exit_codes[-1] if exit_codes else 0
+
+
+def compose(arguments: Sequence[str], config_dir: str | None = None) -> Request:
+    """The request of a command line, composed and not started; raises RequestErrors like `launch`."""
+    arguments = _prepare(arguments)
+    loader = _loader(config_dir)
+    _check(arguments, loader, multirun=True)
+    return _request(loader, arguments, _base(loader, arguments))
+
+
+class PlanSweeper(Sweeper):
+    """Composes every cell of a multirun and hands them over as one request."""
+
+    execute: Callable[[Request], None]
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what Hydra offers."""
+        self.loader = hydra_context.config_loader
+        self.base = config
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Compose and execute."""
+        try:
+            return type(self).execute(_request(self.loader, arguments, self.base))
+        except UserError as error:
+            raise _Refused(error) from error
+
+
+class PlanLauncher(Launcher):
+    """Names the way in which a plan's cells are run; the settings are read from its configuration."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Nothing to keep."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Any:
+        """Refuses: a foreign sweeper has no plan."""
+        raise _Refused(UserError("this launcher runs plans; use it with hydra/sweeper=scalerlt"))
+
+
+class _Refused(SystemExit):
+    """Carries a UserError through Hydra, which would print a traceback for any other exception."""
+
+    def __init__(self, error: UserError) -> None:
+        self.error = error
+        super().__init__(2)
+
+
+class _HydraOptions:
+    """The config groups on Hydra's search path."""
+
+    def __init__(self, loader: ConfigLoader) -> None:
+        self.loader = loader
+
+    def groups(self) -> list[str]:
+        found, waiting = [], [""]
+        while waiting:
+            parent = waiting.pop()
+            for name in self.loader.list_groups(parent):
+                group = f"{parent}/{name}".lstrip("/")
+                if group != "hydra":
+                    found.append(group)
+                    waiting.append(group)
+        return found
+
+    def options(self, group: str) -> list[str]:
+        return list(self.loader.get_group_options(group))
+
+
+def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) -> None:
+    """Raise RequestErrors with all that is wrong: in form, groups, keys, and, of what remains, in values."""
+    problems: list[str] = []
+    parsed = checks.parse(arguments, problems)
+    defaults = _defaults(loader)
+    found, sound = checks.check(parsed, _HydraOptions(loader), defaults, multirun=multirun)
+    problems += found
+    if not problems:
+        return  # the values are checked when each cell is composed
+    try:
+        texts = [override.input_line or "" for override in sound]
+        resolve_all(_request(loader, texts, _base(loader, texts)).cells)
+    except RequestErrors as error:
+        problems += [problem for problem in error.problems if problem not in problems]
+    raise RequestErrors(problems)
+
+
+def _base(loader: ConfigLoader, arguments: Sequence[str]) -> DictConfig:
+    """What is the same for all cells: Hydra's own settings, the sweep, where records go."""
+    common = ("sweeps", "runs_dir")
+    return _load(
+        loader, [text for text in arguments if _is_hydra(text) or text.partition("=")[0].lstrip("+") in common]
+    )
+
+
+def _defaults(loader: ConfigLoader) -> dict[str, str]:
+    choices = _load(loader, []).hydra.runtime.choices
+    return {str(group): str(option) for group, option in choices.items() if not str(group).startswith("hydra")}
+
+
+def _request(loader: ConfigLoader, arguments: Sequence[str], base: DictConfig) -> Request:
+    """Compose every cell.
+
+    Args:
+        arguments: overrides, the choice of a sweep among them.
+        base: the configuration of the whole multirun, which names the sweep's file and the launcher.
+    """
+    sweep = sweep_file.read(Path(base.sweep.file)) if "sweep" in base else None
+    if sweep is not None:
+        _check_sweep_keys(sweep, loader)
+    of_hydra = [text for text in arguments if _is_hydra(text)]
+    own = [override for override in checks.parse(arguments, []) if _is_value(override)]
+    own_axes: list[Axis] = [(_left(override), ",".join(checks.values_of(override))) for override in own]
+    grids = [_overridden(grid, own_axes) for grid in (sweep.grids if sweep else ((),))]
+
+    composed: dict[tuple[str, ...], ComposedCell] = {}
+    values: dict[str, set[str]] = {}
+    problems: list[str] = []
+    for combination in dict.fromkeys(combination for grid in grids for combination in _combinations(grid)):
+        for text in combination:
+            key, _, value = text.partition("=")
+            values.setdefault(key.lstrip("+"), set()).add(value)
+        try:
+            config = _plain(_without_hydra(_load(loader, [*of_hydra, *combination])))
+            composed[combination] = ComposedCell(list(combination), config)
+        except RequestErrors as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+    if problems:
+        raise RequestErrors(problems)
+    return Request(
+        sweep=sweep,
+        overrides=[override.input_line or "" for override in own],
+        swept=[key for key, distinct in values.items() if len(distinct) > 1],
+        cells=list(composed.values()),
+        runs_dir=str(base.runs_dir),
+        launcher=_plain(base.hydra.launcher),
+    )
+
+
+def _check_sweep_keys(sweep: SweepFile, loader: ConfigLoader) -> None:
+    """The keys and options that a sweep file names are checked like the command line's."""
+    problems: list[str] = []
+    for grid in sweep.grids:
+        parsed = checks.parse([f"{key}={values}" for key, values in grid], problems)
+        found, _ = checks.check(parsed, _HydraOptions(loader), _defaults(loader), multirun=True)
+        problems += found
+    if problems:
+        raise RequestErrors([f"sweep {sweep.name}: {problem}" for problem in dict.fromkeys(problems)])
+
+
+def _overridden(grid: Sequence[Axis], own: Sequence[Axis]) -> list[Axis]:
+    """A grid's axes with the command line's: the same key is replaced where it stands, others follow."""
+    replaced = {key.lstrip("+"): (key, values) for key, values in own}
+    merged = [replaced.pop(key, (key, values)) for key, values in grid]
+    return merged + list(replaced.values())
+
+
+def _combinations(axes: Sequence[Axis]) -> Iterator[tuple[str, ...]]:
+    listed = []
+    for key, values in axes:
+        problems: list[str] = []
+        override = checks.parse([f"{key}={values}"], problems)
+        if problems:
+            raise RequestErrors(problems)
+        listed.append([f"{key}={value}" for value in checks.values_of(override[0])])
+    yield from product(*listed)
+
+
+def _load(loader: ConfigLoader, overrides: list[str]) -> DictConfig:
+    try:
+        return loader.load_configuration(CONFIG_NAME, overrides=overrides, run_mode=RunMode.RUN)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise RequestErrors([_one_line(error)]) from error
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    try:
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise RequestErrors([_one_line(error)]) from error
+    except RecursionError as error:
+        raise RequestErrors(["the configuration holds an interpolation that refers to itself"]) from error
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def _without_hydra(config: DictConfig) -> DictConfig:
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("hydra", "sweep")])
+
+
+def _one_line(error: Exception) -> str:
+    cause = error.__cause__
+    parts = [str(error), str(cause) if isinstance(cause, HydraException | OmegaConfBaseException) else ""]
+    lines = [line.strip() for part in parts for line in part.splitlines() if line.strip()]
+    kept = [line for line in dict.fromkeys(lines) if not line.startswith(("object_type=", "reference_type="))]
+    return " ".join(kept)
+
+
+def _is_value(override: Override) -> bool:
+    return override.key_or_group != "sweeps" and not _is_hydra(override.input_line or "")
+
+
+def _left(override: Override) -> str:
+    return (override.input_line or "").partition("=")[0]
+
+
+def _is_hydra(text: str) -> bool:
+    return text.lstrip("+~").split("=")[0].split(".")[0].split("/")[0] == "hydra"
+
+
+def _register_plugins() -> None:
+    """Hydra 1.3 accepts a plugin by the name of its module; ours are known under `hydra_plugins.scalerlt`."""
+    for plugin in (PlanSweeper, PlanLauncher):
+        plugin.__module__ = "hydra_plugins.scalerlt"
+        Plugins.instance().register(plugin)
+
+
+def _store_sweeps(given: Sequence[Path]) -> None:
+    store = ConfigStore.instance()
+    files = sweep_file.available() | {path.stem: path for path in given}
+    for name, path in files.items():
+        node = {"sweep": {"name": name, "file": str(path.resolve())}}
+        store.store(group="sweeps", name=name, package="_global_", node=node)
+
+
+def _prepare(arguments: Sequence[str]) -> list[str]:
+    """Make plugins and sweeps known; a sweep given by its path is named to Hydra by its file's name."""
+    _register_plugins()
+    prepared, given = [], []
+    for text in arguments:
+        key, _, value = text.partition("=")
+        if key in ("sweeps", "+sweeps"):
+            if value.endswith((".yaml", ".yml")):
+                given.append(sweep_file.find(value))
+                value = given[-1].stem
+            text = f"+sweeps={value}"
+        prepared.append(text)
+    _store_sweeps(given)
+    return prepared
+
+
+def _loader(config_dir: str | None) -> ConfigLoader:
+    """A config loader over our configuration, with the directory of --config-dir before it."""
+    search_path = create_config_search_path(f"file://{CONF}")
+    if config_dir is not None:
+        if not Path(config_dir).is_dir():
+            raise RequestErrors([f"--config-dir {config_dir}: there is no such directory"])
+        search_path.prepend("command-line", f"file://{Path(config_dir).resolve()}", SearchPathQuery(provider="schema"))
+    return ConfigLoaderImpl(search_path)

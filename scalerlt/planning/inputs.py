@@ -1,0 +1,90 @@
+"""The files that cells read: found, checked before any work starts, and known by the digest of their content."""
+
+import hashlib
+import importlib
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from scalerlt.errors import RequestErrors
+from scalerlt.records.cell import FileInput as FrozenInput
+from scalerlt.schema.cell import Cell
+from scalerlt.schema.fields import FileInput, resolve_path
+from scalerlt.schema.identity import marked
+from scalerlt.schema.registry import GROUPS, key_of
+
+
+def file_inputs(cell: Cell) -> dict[str, FrozenInput]:
+    """Every file input that the cell names, by full key, with its digest.
+
+    Raises:
+        RequestErrors: the files that are missing, and whatever the groups' own checks find wrong with them.
+    """
+    problems: list[str] = []
+    found: dict[str, FrozenInput] = {}
+    for group in GROUPS:
+        part = getattr(cell, group)
+        described = type(part)
+        for name, mark in marked(described, FileInput).items():
+            key, value = f"{group}.{key_of(described, name)}", getattr(part, name)
+            if value is None:
+                continue
+            path = resolve_path(value)
+            patterns = [pattern.format(**vars(part)) for pattern in mark.patterns]
+            files = [path] if path.is_file() else sorted(file for pattern in patterns for file in path.glob(pattern))
+            if not files:
+                wanted = f" or directory with {' or '.join(patterns)}" if patterns else ""
+                problems.append(f"{key}={value}: there is no such file{wanted}")
+                continue
+            stored = value if value.startswith("pkg://") else str(path)
+            found[key] = FrozenInput(path=stored, sha256=_digest(files))
+    if problems:
+        raise RequestErrors(problems)
+    return found
+
+
+def check_inputs(cell: Cell, seen: dict[Any, list[str]]) -> list[str]:
+    """What the groups' own checks (`_check_`) find wrong, each asked once per distinct setting.
+
+    Args:
+        seen: answers of earlier cells of the same request; extended here.
+    """
+    problems: list[str] = []
+    for group in GROUPS:
+        part = getattr(cell, group)
+        target = getattr(part, "check", None)
+        if target is None:
+            continue
+        key = (target, *(_frozen(getattr(cell, needed)) for needed in ("model", "batch", "rollout", "task")))
+        if key not in seen:
+            module, _, function = target.rpartition(".")
+            seen[key] = list(getattr(importlib.import_module(module), function)(cell))
+        problems += seen[key]
+    return problems
+
+
+def _digest(files: list[Path]) -> str:
+    """Of one file its own SHA-256; of several, of their names and digests."""
+    digests = [_file_digest(file, *_stamp(file)) for file in files]
+    if len(files) == 1:
+        return digests[0]
+    lines = [f"{file.name}\0{digest}\n" for file, digest in zip(files, digests, strict=True)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=4096)
+def _file_digest(path: Path, size: int, modified_ns: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _frozen(part: Any) -> Any:
+    if is_dataclass(part):
+        return tuple((field.name, _frozen(getattr(part, field.name))) for field in fields(part))
+    return tuple(sorted(part.items())) if isinstance(part, dict) else part

@@ -1,0 +1,117 @@
+"""Checks a command line's overrides before Hydra sees them, so that every mistake is reported at once."""
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, Protocol, get_args, get_type_hints
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from scalerlt.planning.suggestions import nearest
+from scalerlt.schema.cell import SCALAR_KEYS, Resources
+from scalerlt.schema.registry import GROUPS, key_of, schema_of
+
+TOP_LEVEL = (*SCALAR_KEYS, "runs_dir")
+NOT_SWEPT = ("runs_dir", "sweeps")
+
+
+class Options(Protocol):
+    """What is known of the config groups: implemented over Hydra's search path."""
+
+    def groups(self) -> list[str]:
+        """Every config group, nested ones as `rollout/engine`."""
+
+    def options(self, group: str) -> list[str]:
+        """The options of a config group."""
+
+
+def parse(overrides: Sequence[str], problems: list[str]) -> list[Override]:
+    """Parse each override on its own; those that do not parse become problems."""
+    parser = OverridesParser.create()
+    parsed = []
+    for text in overrides:
+        try:
+            parsed.append(parser.parse_override(text))
+        except HydraException as error:
+            detail = str(error).splitlines()[0]
+            problems.append(f"{text!r} is not an override of the form key=value ({detail})")
+    return parsed
+
+
+def check(
+    overrides: Sequence[Override], options: Options, defaults: dict[str, str], *, multirun: bool
+) -> tuple[list[str], list[Override]]:
+    """Look at the group, key and form of each override.
+
+    Args:
+        defaults: the option that each config group has without overrides.
+        multirun: whether lists of values are allowed.
+
+    Returns:
+        All problems, and the overrides that have none.
+    """
+    problems: list[str] = []
+    sound: list[Override] = []
+    chosen = {group: {option} for group, option in defaults.items()}
+    known = options.groups()
+    for override in overrides:
+        if override.key_or_group in known and not override.is_delete():
+            chosen[override.key_or_group] = set(values_of(override))
+    for override in overrides:
+        problem = _problem(override, options, known, chosen, multirun=multirun)
+        if problem is None:
+            sound.append(override)
+        else:
+            problems.append(problem)
+    return problems, sound
+
+
+def values_of(override: Override) -> list[str]:
+    """The values that an override names, each as the text of an override's right-hand side."""
+    if override.is_sweep_override():
+        return [str(value) for value in override.sweep_string_iterator()]
+    return [str(override.get_value_element_as_str())]
+
+
+def _problem(
+    override: Override, options: Options, known: list[str], chosen: dict[str, set[str]], *, multirun: bool
+) -> str | None:
+    key, text = override.key_or_group, override.input_line
+    if key.split(".")[0].split("/")[0] == "hydra":
+        return None  # Hydra's own configuration: Hydra checks it
+    if override.is_sweep_override() and not multirun:
+        return f"{text} lists several values; run them with `scalerlt sweep`, or quote a value that holds a comma"
+    if override.is_sweep_override() and key in NOT_SWEPT:
+        return f"{text}: {key} cannot be swept; give one value"
+    if override.is_delete():
+        return f"{text} takes away what a cell needs; give the key another value instead"
+    if key in known:
+        offered = options.options(key)
+        wrong = [value for value in values_of(override) if value.strip("'\"") not in offered]
+        return " ".join(f"{key}={value}: {key} has no such option{nearest(value, offered)}" for value in wrong) or None
+    valid = _keys(chosen)
+    if key in valid or key.startswith("device.env."):
+        return None
+    names = [name for name in valid if not name.endswith((".name", "_"))]
+    return f"{key} is not a configuration key{nearest(key, [*names, *known], fallback=[*GROUPS, *TOP_LEVEL])}"
+
+
+def _keys(chosen: dict[str, set[str]]) -> set[str]:
+    keys = set(TOP_LEVEL) | {f"resources.{field.name}" for field in fields(Resources)}
+    for group in GROUPS:
+        for option in chosen.get(group, set()):
+            keys |= _dataclass_keys(schema_of(group, option.strip("'\"")), group)
+    return keys
+
+
+def _dataclass_keys(described: type[Any], where: str) -> set[str]:
+    keys: set[str] = set()
+    hints = get_type_hints(described)
+    for field in fields(described):
+        key = f"{where}.{key_of(described, field.name)}"
+        keys.add(key)
+        for kind in (hints[field.name], *get_args(hints[field.name])):
+            if isinstance(kind, type) and is_dataclass(kind):
+                keys |= _dataclass_keys(kind, key)
+    return keys

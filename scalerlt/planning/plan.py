@@ -1,0 +1,78 @@
+"""A request becomes a plan: every cell listed with its reason, and a frozen cell.yaml for each that may run."""
+
+from pathlib import Path
+from typing import Any
+
+from scalerlt.planning.request import Request
+from scalerlt.planning.resolve import ResolvedCell
+from scalerlt.records.base import UnreadableDocument, now
+from scalerlt.records.cell import FrozenCell
+from scalerlt.records.plan import Plan, PlannedCell
+from scalerlt.records.store import SweepDirectory
+from scalerlt.schema.identity import IDENTITY_VERSION
+
+
+def sweep_name(request: Request, cells: list[ResolvedCell]) -> str:
+    """The name of the sweep's directory: the sweep file's, else `adhoc-<experiment>`."""
+    return request.sweep.name if request.sweep else f"adhoc-{cells[0].cell.experiment.name}"
+
+
+def make_plan(request: Request, cells: list[ResolvedCell], provenance: dict[str, Any]) -> Plan:
+    """The plan of a request, in the order of the sweep; nothing is written."""
+    return Plan(
+        sweep=sweep_name(request, cells),
+        created=now(),
+        overrides=request.overrides,
+        definition=request.sweep.definition if request.sweep else {},
+        swept=request.swept,
+        provenance=provenance,
+        cells=[_planned(cell, order) for order, cell in enumerate(cells)],
+    )
+
+
+def freeze(plan: Plan, cells: list[ResolvedCell], runs_dir: Path) -> tuple[SweepDirectory, str]:
+    """Write the plan, and a cell.yaml for each cell that may run and has none yet.
+
+    Returns:
+        The sweep's directory and the plan's file name.
+    """
+    sweep = SweepDirectory(runs_dir / plan.sweep)
+    for cell in cells:
+        if cell.unsupported is not None:
+            continue
+        file = sweep.cell(cell.cell_id).cell_file
+        if not _is_whole(file, cell):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            _frozen(cell, plan.sweep).write(file)
+    return sweep, sweep.add_plan(plan).name
+
+
+def _planned(cell: ResolvedCell, order: int) -> PlannedCell:
+    return PlannedCell(
+        cell_id=cell.cell_id,
+        axes=cell.axes,
+        state="planned" if cell.unsupported is None else "unsupported",
+        reason=cell.unsupported,
+        order=order,
+        overrides=cell.overrides,
+    )
+
+
+def _frozen(cell: ResolvedCell, sweep: str) -> FrozenCell:
+    return FrozenCell(
+        identity_version=IDENTITY_VERSION,
+        identity=cell.identity,
+        cell_id=cell.cell_id,
+        sweep=sweep,
+        axes=cell.axes,
+        overrides=cell.overrides,
+        inputs=cell.inputs,
+        config=cell.config,
+    )
+
+
+def _is_whole(file: Path, cell: ResolvedCell) -> bool:
+    try:
+        return FrozenCell.read(file).identity == cell.identity
+    except UnreadableDocument:
+        return False

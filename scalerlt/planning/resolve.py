@@ -1,0 +1,92 @@
+"""Composed configurations become cells: device chosen, types and values checked, files found, identity known."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from scalerlt.errors import RequestErrors
+from scalerlt.planning.inputs import check_inputs, file_inputs
+from scalerlt.planning.request import ComposedCell
+from scalerlt.planning.suggestions import nearest
+from scalerlt.records.base import Scalar
+from scalerlt.records.cell import FileInput
+from scalerlt.schema.cell import SCALAR_KEYS, Cell, load_cell
+from scalerlt.schema.identity import axes, cell_id, identity, scientific_keys
+from scalerlt.schema.machine import Machine, this_machine
+from scalerlt.schema.registry import GROUPS
+
+KEYS = (*GROUPS, "resources", *SCALAR_KEYS)
+"""The keys of a configuration that are frozen with a cell."""
+OUTSIDE = ("runs_dir",)
+
+
+@dataclass(frozen=True)
+class ResolvedCell:
+    """A cell that is known to be valid, with everything that freezing it needs."""
+
+    cell: Cell
+    config: dict[str, Any]
+    overrides: list[str]
+    inputs: dict[str, FileInput]
+    identity: str
+    cell_id: str
+    axes: dict[str, Scalar]
+    unsupported: str | None
+    """Why no cell of this kind can run here, or None."""
+
+
+def resolve_all(composed: list[ComposedCell], machine: Machine | None = None) -> list[ResolvedCell]:
+    """Resolve every cell of a request; cells that turn out to be the same stand once.
+
+    Raises:
+        RequestErrors: all problems of all cells, each once.
+    """
+    machine = machine or this_machine()
+    problems: dict[str, None] = {}
+    resolved: dict[str, ResolvedCell] = {}
+    checked: dict[Any, list[str]] = {}
+    for entry in composed:
+        try:
+            cell = resolve(entry, machine, checked)
+        except RequestErrors as error:
+            problems |= dict.fromkeys(error.problems)
+        else:
+            resolved.setdefault(cell.identity, cell)
+    if problems:
+        raise RequestErrors(list(problems))
+    return list(resolved.values())
+
+
+def resolve(entry: ComposedCell, machine: Machine, checked: dict[Any, list[str]]) -> ResolvedCell:
+    """Resolve one composed configuration; RequestErrors names all that is wrong with it."""
+    unknown = set(entry.config) - set(KEYS) - set(OUTSIDE)
+    if unknown:
+        raise RequestErrors([f"{key} is not a configuration key{nearest(key, KEYS)}" for key in sorted(unknown)])
+    config = {key: entry.config[key] for key in KEYS if key in entry.config}
+    config["device"] = _chosen_device(config["device"], machine)
+    cell = load_cell(config)
+    inputs = file_inputs(cell)
+    if problems := check_inputs(cell, checked):
+        raise RequestErrors(problems)
+    for key, file in inputs.items():
+        group, _, name = key.partition(".")
+        config[group] = {**config[group], name: file.path}
+    content = scientific_keys(cell, inputs)
+    digest = identity(content)
+    return ResolvedCell(
+        cell=cell,
+        config=config,
+        overrides=entry.overrides,
+        inputs=inputs,
+        identity=digest,
+        cell_id=cell_id(cell, digest),
+        axes=axes(content),
+        unsupported=cell.unsupported_on(machine),
+    )
+
+
+def _chosen_device(device: Any, machine: Machine) -> Any:
+    """`device=auto` becomes cuda where there is a GPU, else cpu; the choice is frozen."""
+    if not isinstance(device, dict) or device.get("type") != "auto":
+        return device
+    kind = "cuda" if machine.gpus else "cpu"
+    return {**device, "name": kind, "type": kind}

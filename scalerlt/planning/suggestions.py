@@ -1,0 +1,18 @@
+"""The nearest valid names, for a message about a wrong one."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(wrong: str, valid: Iterable[str], fallback: Iterable[str] | None = None) -> str:
+    """A closing half sentence: "; did you mean bf16 or fp16?", or the list of what there is.
+
+    Args:
+        fallback: what to list when nothing is near; all of `valid` by default.
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(wrong, names, n=2, cutoff=0.6)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    listed = ", ".join(names if fallback is None else fallback)
+    return f"; there are {listed}" if listed else "; there are none"

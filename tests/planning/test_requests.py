@@ -1,0 +1,207 @@
+"""From overrides to cells: through Hydra, and equal to what Hydra itself composes."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from omegaconf import OmegaConf
+
+from scalerlt.errors import RequestErrors
+from scalerlt.planning.hydra_bridge import CONF, compose
+from scalerlt.planning.plan import freeze, make_plan
+from scalerlt.planning.resolve import resolve_all
+from scalerlt.records.base import UnreadableDocument
+from scalerlt.records.cell import FrozenCell
+from scalerlt.records.plan import Plan
+from scalerlt.schema.machine import Machine
+
+CPU = Machine(gpus=0, gpu_reason="none here", cpus=2)
+GPU = Machine(gpus=1, gpu_reason="", cpus=2)
+HERE = Path(__file__).parent
+
+
+def problems_of(*overrides: str) -> list[str]:
+    with pytest.raises(RequestErrors) as caught:
+        resolve_all(compose(list(overrides)).cells, CPU)
+    return caught.value.problems
+
+
+def test_a_grid_has_every_combination_once_in_order() -> None:
+    request = compose(["precision=fp32,bf16", "checkpoint=none,layer", "seed=range(2)"])
+    assert request.swept == ["precision", "checkpoint", "seed"]
+    seen = [(c.config["precision"]["name"], c.config["checkpoint"]["name"], c.config["seed"]) for c in request.cells]
+    assert seen == [(p, c, s) for p in ("fp32", "bf16") for c in ("none", "layer") for s in (0, 1)]
+    resolved = resolve_all(request.cells, CPU)
+    assert len({cell.cell_id for cell in resolved}) == 8
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["precision=bf16", "batch=large", "batch.microbatch_tokens=77", "seed=5"],
+        ["task=random_tokens", "rollout=greedy", "optimizer=sgd", "optimizer.learning_rate=0.5"],
+    ],
+)
+def test_a_composed_cell_is_what_hydra_composes(overrides: list[str]) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        expected = OmegaConf.to_container(hydra_compose("config", overrides=overrides), resolve=True)
+    assert compose(overrides).cells[0].config == expected
+
+
+def test_all_mistakes_are_reported_at_once_with_the_nearest_names() -> None:
+    text = "\n".join(
+        problems_of(
+            "precision=fp23",
+            "batch.grup_size=4",
+            "sede=1",
+            "model=tiny",
+            "a b",
+            "~batch",
+            "rollout/engine=vllm",
+            "+surplus=1",
+            "batch.minibatch_responses=0",
+            "optimizer.beta1=1.5",
+        )
+    )
+    for said in (
+        "precision=fp23: precision has no such option; did you mean fp32?",
+        "batch.grup_size is not a configuration key; did you mean batch.group_size?",
+        "sede is not a configuration key; did you mean seed?",
+        "did you mean tiny_ouro?",
+        "'a b' is not an override",
+        "~batch takes away",
+        "rollout/engine=vllm",
+        "surplus is not a configuration key",
+        "batch.minibatch_responses=0: input should be greater than 0",
+        "optimizer.beta1=1.5: input should be less than 1",
+    ):
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("batch.minibatch_responses=7", "does not divide"),
+        ("batch.group_size=-4", "greater than 0"),
+        ("batch.group_size=2.5", "valid integer"),
+        ("rollout.max_new_tokens=0", "greater than 0"),
+        ("model.num_key_value_heads=3", "not a multiple"),
+        ("model.weights=/no/such/place", "there is no such file"),
+        ("task=gsm8k", "task.path is not set"),
+        ("task.rollouts=/no/such/file", "there is no such file"),
+        ("device.memory_limit=lots", "not a size"),
+        ("seed=${nope}", "nope"),
+        ("seed=???", "seed"),
+        ("runs_dir=a,b", "cannot be swept"),
+    ],
+)
+def test_one_clear_line_for_a_wrong_value(override: str, said: str) -> None:
+    problems = problems_of(override)
+    assert any(said in problem for problem in problems), problems
+    assert all("\n" not in problem and "Traceback" not in problem for problem in problems)
+
+
+def test_a_key_that_only_one_option_has_is_an_error_for_the_other() -> None:
+    assert compose(["task.difficulty=two_digit"]).cells
+    assert "task.difficulty is not a configuration key" in problems_of("task=random_tokens", "task.difficulty=x")[0]
+    swept = problems_of("task=random_tokens,arithmetic", "task.difficulty=two_digit")
+    assert any("difficulty" in problem for problem in swept)
+
+
+def test_device_auto_is_resolved_before_freezing() -> None:
+    cells = compose([]).cells
+    assert resolve_all(cells, CPU)[0].config["device"]["type"] == "cpu"
+    assert resolve_all(cells, GPU)[0].config["device"]["type"] == "cuda"
+
+
+def test_what_cannot_run_stays_in_the_plan_with_its_reason(tmp_path: Path) -> None:
+    request = compose(["precision=fp32,mxfp8", "device=cpu,cuda", f"runs_dir={tmp_path / 'runs'}"])
+    cells = resolve_all(request.cells, CPU)
+    plan = make_plan(request, cells, {})
+    assert [cell.state for cell in plan.cells] == ["planned", "unsupported", "unsupported", "unsupported"]
+    assert "this machine has none" in (plan.cells[1].reason or "")
+    assert "mxfp8 has no implementation" in (plan.cells[2].reason or "")
+    sweep, _ = freeze(plan, cells, tmp_path / "runs")
+    assert len(sweep.cells()) == 1
+
+
+def test_plans_are_numbered_and_cells_are_frozen_once(tmp_path: Path) -> None:
+    request = compose(["seed=0,1"])
+    cells = resolve_all(request.cells, CPU)
+    plan = make_plan(request, cells, {})
+    sweep, first = freeze(plan, cells, tmp_path)
+    before = {cell.cell_file: cell.cell_file.stat().st_mtime_ns for cell in sweep.cells()}
+    _, second = freeze(plan, cells, tmp_path)
+    assert (first, second) == ("001.json", "002.json")
+    assert {cell.cell_file: cell.cell_file.stat().st_mtime_ns for cell in sweep.cells()} == before
+    assert Plan.read(sweep.path / "plans" / first) == plan
+    frozen = FrozenCell.read(sweep.cells()[0].cell_file)
+    assert resolve_all(request.cells, CPU)[0].identity == frozen.identity
+
+
+def test_a_damaged_frozen_cell_is_written_again(tmp_path: Path) -> None:
+    request = compose([])
+    cells = resolve_all(request.cells, CPU)
+    plan = make_plan(request, cells, {})
+    sweep, _ = freeze(plan, cells, tmp_path)
+    file = sweep.cells()[0].cell_file
+    file.write_text(file.read_text()[:100])
+    with pytest.raises(UnreadableDocument):
+        FrozenCell.read(file)
+    freeze(plan, cells, tmp_path)
+    assert FrozenCell.read(file).identity == cells[0].identity
+
+
+def test_editing_a_configuration_file_changes_no_frozen_cell(tmp_path: Path) -> None:
+    """A user's own config group is edited while the cell waits: the cell keeps what it was planned with."""
+    mine = tmp_path / "conf" / "batch"
+    mine.mkdir(parents=True)
+    values = yaml.safe_load((CONF / "batch" / "small.yaml").read_text()) | {"name": "mine"}
+    (mine / "mine.yaml").write_text(yaml.safe_dump(values))
+    request = compose(["batch=mine"], str(tmp_path / "conf"))
+    cells = resolve_all(request.cells, CPU)
+    sweep, _ = freeze(make_plan(request, cells, {}), cells, tmp_path / "runs")
+    (mine / "mine.yaml").write_text(yaml.safe_dump(values | {"group_size": 8}))
+    again = compose(["batch=mine"], str(tmp_path / "conf"))
+    edited = resolve_all(again.cells, CPU)
+    assert edited[0].identity != cells[0].identity
+    freeze(make_plan(again, edited, {}), edited, tmp_path / "runs")
+    frozen = FrozenCell.read(sweep.cell(cells[0].cell_id).cell_file)
+    assert frozen.config["batch"]["group_size"] == 4
+
+
+def test_a_sweep_file_and_the_command_line_make_one_grid(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "union:\n- grid: {precision: [fp32, bf16], seed: [0, 1]}\n- grid: {precision: [bf16, fp64], seed: [1, 2]}\n"
+    )
+    whole = compose([f"+sweeps={file}"])
+    assert whole.sweep is not None and whole.sweep.name == "mine"
+    assert len(whole.cells) == 7  # bf16, seed 1 stands in both grids and once in the sweep
+    narrowed = compose([f"+sweeps={file}", "precision=fp16", "batch=small,medium"])
+    assert [c.overrides for c in narrowed.cells][:2] == [
+        ["precision=fp16", "seed=0", "batch=small"],
+        ["precision=fp16", "seed=0", "batch=medium"],
+    ]
+    assert len(narrowed.cells) == 6
+
+
+def test_a_sweep_files_keys_are_checked_too(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("grid: {precison: [fp32], batch: [tiny]}\n")
+    with pytest.raises(RequestErrors) as caught:
+        compose([f"+sweeps={file}"])
+    text = "\n".join(caught.value.problems)
+    assert "precison is not a configuration key; did you mean precision?" in text
+    assert "batch=tiny" in text
+
+
+def test_interpolations_become_literals() -> None:
+    cell = compose(["seed=3", "cohort=${seed}"]).cells[0]
+    assert cell.config["cohort"] == 3
+
+
+def test_a_circular_interpolation_is_one_line() -> None:
+    assert len(problems_of("seed=${cohort}", "cohort=${seed}")) >= 1

@@ -1,0 +1,73 @@
+"""Sweep files: what they may say, and that nothing in them is dropped silently."""
+
+from pathlib import Path
+
+import pytest
+
+from scalerlt.errors import UserError
+from scalerlt.planning import sweep_file
+
+
+def written(directory: Path, text: str) -> Path:
+    path = directory / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_values_become_hydra_overrides(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "grid:\n  precision: [fp32, bf16]\n  seed: range(3)\n  resources.timeout_s: null\n"
+        "  rollout.ignore_eos: [true, false]\n  optimizer.eps: 1.0e-8\n  batch: small\n",
+    )
+    assert sweep_file.read(path).grids == (
+        (
+            ("precision", "fp32,bf16"),
+            ("seed", "range(3)"),
+            ("resources.timeout_s", "null"),
+            ("rollout.ignore_eos", "true,false"),
+            ("optimizer.eps", "1e-08"),
+            ("batch", "small"),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a", "is a mapping"),
+        ("{}", "either `grid` or `union`"),
+        ("grid: {seed: 1}\nunion: []", "either `grid` or `union`"),
+        ("grid: {seed: 1}\nzap: 2", "'zap' is not a key"),
+        ("grid: []", "a grid is a mapping"),
+        ("grid: {seed: []}", "seed has no values"),
+        ("grid: {seed: {a: 1}}", "'seed' has the value"),
+        ("grid: {runs_dir: [a, b]}", "runs_dir cannot be part"),
+        ("grid: {hydra/launcher: local}", "cannot be part"),
+        ("union: []", "`union` is a list"),
+        ("union: [{grid: {seed: 1}}, {zip: {}}]", "part 2 of the union"),
+        ("grid: {seed: 1", "not a readable sweep file"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(UserError, match=r"mine\.yaml") as caught:
+        sweep_file.read(path)
+    assert said in str(caught.value)
+
+
+def test_a_name_that_does_not_exist_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean quickstart"):
+        sweep_file.find("quickstat")
+
+
+def test_ones_own_sweep_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "quickstart.yaml").write_text("grid: {seed: 1}")
+    assert sweep_file.find("quickstart") == Path("sweeps/quickstart.yaml")
+
+
+@pytest.mark.parametrize("path", sorted(sweep_file.SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_sweep_reads_and_says_what_it_is(path: Path) -> None:
+    assert sweep_file.read(path).definition["description"]
