@@ -1,0 +1,196 @@
+"""The command line. Everything heavy is imported by the command that needs it, so that --help answers at once."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalerlt.errors import RequestErrors, UserError
+
+if TYPE_CHECKING:
+    from scalerlt.planning.request import Request
+
+HELP = """\
+usage: scalerlt COMMAND ...
+
+  run [overrides]             one cell, here; prints its record
+  sweep [NAME] [overrides]    every cell of a sweep; the same as python -m scalerlt -m +sweeps=NAME [overrides]
+  plan [NAME] [overrides]     what a sweep would run, and why not; writes nothing
+  status [RUNS]               the state of each cell
+  report [RUNS] [--out DIR]   tables and figures, from records only
+  doctor                      what this machine can do
+
+Overrides are Hydra's: precision=bf16 batch.group_size=8 seed=0,1,2
+Each command has its own --help. Exit codes: 0 every cell has an answer, 1 some failed, 2 the request is wrong,
+130 interrupted.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if not given or given[0] in ("-h", "--help", "help"):
+            print(HELP, end="")
+            return 0
+        if given[0] == "--version":
+            from scalerlt import __version__
+
+            print(__version__)
+            return 0
+        command = COMMANDS.get(given[0])
+        if command is not None:
+            return command(given[1:])
+        if given[0].startswith("-") or "=" in given[0]:
+            return _hydra(given)  # python -m scalerlt -m precision=fp32,bf16
+        from scalerlt.planning.suggestions import nearest
+
+        raise UserError(f"there is no command {given[0]!r}{nearest(given[0], COMMANDS)}")
+    except RequestErrors as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away: not our fault
+        return 0
+
+
+def run(arguments: list[str]) -> int:
+    """Measure one cell."""
+    if _asks_for_help(arguments):
+        print("usage: scalerlt run [overrides] [--config-dir DIR] [--cfg job]\n")
+    return _hydra(arguments)
+
+
+def sweep(arguments: list[str]) -> int:
+    """Measure every cell of a sweep."""
+    if _asks_for_help(arguments):
+        print("usage: scalerlt sweep [NAME | FILE.yaml] [overrides] [--config-dir DIR]\n\nsweeps:")
+        print(_list_of_sweeps())
+    return _hydra(["-m", *_named_sweep(arguments)])
+
+
+def plan(arguments: list[str]) -> int:
+    """Show what a sweep would run; writes nothing."""
+    parser = argparse.ArgumentParser(prog="scalerlt plan", description="What a sweep would run. Writes nothing.")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument("--config-dir", metavar="DIR", help="a further folder of config groups")
+    parser.add_argument("overrides", nargs="*", metavar="NAME | override", help="a sweep, then Hydra overrides")
+    options = parser.parse_intermixed_args(arguments)
+    from scalerlt.planning.hydra_bridge import compose
+    from scalerlt.planning.plan import make_plan
+    from scalerlt.planning.resolve import resolve_all
+    from scalerlt.planning.show import show_plan
+    from scalerlt.records.store import SweepDirectory
+
+    request = compose(_named_sweep(options.overrides), options.config_dir)
+    planned = make_plan(request, resolve_all(request.cells), provenance={})
+    if options.json:
+        print(planned.to_json(), end="")
+    else:
+        show_plan(planned, SweepDirectory(Path(request.runs_dir) / planned.sweep))
+    return 0
+
+
+def status(arguments: list[str]) -> int:
+    """Show the state of each cell."""
+    parser = argparse.ArgumentParser(prog="scalerlt status", description="The state of each cell, from its files.")
+    parser.add_argument("runs", nargs="?", default="runs", metavar="RUNS", help="a runs directory, or one sweep's")
+    options = parser.parse_args(arguments)
+    from scalerlt.launching.status import show_status
+
+    return show_status(_existing(options.runs))
+
+
+def report(arguments: list[str]) -> int:
+    """Build tables and figures from records."""
+    parser = argparse.ArgumentParser(
+        prog="scalerlt report", description="Tables and figures from the records alone; the same bytes every time."
+    )
+    parser.add_argument("runs", nargs="?", default="runs", metavar="RUNS", help="a runs directory, or one sweep's")
+    parser.add_argument("--out", default=None, metavar="DIR", help="where to write (default: reports/<sweep>)")
+    options = parser.parse_args(arguments)
+    from scalerlt.analysis import build_report
+
+    runs = _existing(options.runs)
+    out = Path(options.out) if options.out else Path("reports", *([runs.name] if (runs / "plans").is_dir() else []))
+    built = build_report(runs, out)
+    for problem in built.problems:
+        print(f"passed over: {problem}", file=sys.stderr)
+    for path in built.outputs:
+        print(path)
+    return 0
+
+
+def doctor(arguments: list[str]) -> int:
+    """Say what this machine can do."""
+    argparse.ArgumentParser(prog="scalerlt doctor", description="What this machine can do.").parse_args(arguments)
+    from scalerlt.doctor import examine
+
+    return examine()
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "run": run,
+    "sweep": sweep,
+    "plan": plan,
+    "status": status,
+    "report": report,
+    "doctor": doctor,
+}
+
+
+def _hydra(arguments: list[str]) -> int:
+    from scalerlt.planning.hydra_bridge import launch
+
+    return launch(arguments, _execute)
+
+
+def _execute(request: "Request") -> int:
+    """Plan, freeze and run a request on this machine."""
+    from scalerlt.launching.local import run_plan
+    from scalerlt.launching.progress import display
+    from scalerlt.planning.plan import freeze, make_plan
+    from scalerlt.planning.resolve import resolve_all
+    from scalerlt.records.provenance import provenance
+
+    cells = resolve_all(request.cells)
+    planned = make_plan(request, cells, provenance())
+    directory, name = freeze(planned, cells, Path(request.runs_dir))
+    with display() as shown:
+        outcome = run_plan(directory.path, planned, name, display=shown)
+    return outcome.exit_code
+
+
+def _named_sweep(arguments: list[str]) -> list[str]:
+    """Turn a leading sweep name or file into the override that Hydra knows it by."""
+    if arguments and not arguments[0].startswith(("-", "+", "~")) and "=" not in arguments[0]:
+        from scalerlt.planning.sweep_file import find
+
+        find(arguments[0])
+        return [f"+sweeps={arguments[0]}", *arguments[1:]]
+    return arguments
+
+
+def _list_of_sweeps() -> str:
+    from scalerlt.planning.sweep_file import available, read
+
+    lines = [f"  {name:20} {read(path).definition.get('description', '')}" for name, path in available().items()]
+    return "\n".join(lines) + "\n"
+
+
+def _asks_for_help(arguments: list[str]) -> bool:
+    return "-h" in arguments or "--help" in arguments
+
+
+def _existing(runs: str) -> Path:
+    if not Path(runs).is_dir():
+        raise UserError(f"{runs}: there is no such runs directory; give the one that runs_dir= named (default: runs)")
+    return Path(runs)
