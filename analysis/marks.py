@@ -1,0 +1,38 @@
+"""The words that stand in a table or a figure where there is no number, and what each of them means.
+
+The verdicts and states of a cell, the status of a single metric, and the verdicts of a gate. They appear in the
+outputs exactly as they are written here; the meaning is the footnote when nobody recorded a better reason.
+"""
+
+from scalerlt.records.record import Verdict
+
+MEASURED = str(Verdict.MEASURED)
+
+STATES: dict[str, str] = {
+    "unsupported": "this combination cannot run there",
+    "oom": "out of memory",
+    "timeout": "stopped at its time limit",
+    "killed": "killed from outside",
+    "failed": "ended with an error",
+    "lost": "its process ended without leaving a record",
+    "preempted": "preempted, and not continued",
+    "skipped": "ruled out by the sweep",
+    "running": "still running when the tables were built",
+    "not_run": "planned, never started",
+    "not_measured": "this figure was not measured",
+}
+"""Meaning of every state that is not `measured`, in the order in which they are listed."""
+
+GATES: dict[str, str] = {
+    "PASS": "within the tolerance fixed before the run",
+    "FAIL": "outside the tolerance fixed before the run",
+    "NOT_RESOLVED": "the measurements do not decide the gate",
+}
+"""Meaning of every gate verdict."""
+
+
+def footnote(word: str, reason: str | None, count: int = 1, of: int = 1) -> str:
+    """The footnote of a mark: the word and why; with how many of the cohorts, where there are several."""
+    cohorts = f"{count} of {of} cohorts " if of > 1 else ""
+    why = reason or STATES.get(word) or GATES.get(word, "")
+    return f"{cohorts}{word}: {why}"
