@@ -1,0 +1,1 @@
+"""The learner: log-probs, objectives, checkpoint schedules and the training step."""
