@@ -35,6 +35,7 @@ class Journal:
         path: the attempt's `.progress-rank{rank}`.
         phase: the innermost phase entered.
         done, total, what: how far that phase is.
+        ended_at: when the ending was written, in UTC, ISO 8601.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class Journal:
     metrics: dict[str, Metric] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     ending: Ending | None = None
+    ended_at: str = ""
     _offset: int = 0
 
     @classmethod
@@ -83,7 +85,7 @@ class Journal:
                 self.metrics[name] = Metric.model_validate(metric)
             case {"note": str(text)}:
                 self.notes.append(text)
-            case {"ending": ending}:
-                self.ending = Ending.model_validate(ending)
+            case {"ending": ending, "time": str(time)}:
+                self.ending, self.ended_at = Ending.model_validate(ending), time
             case _:
                 raise ValueError("not an entry of a journal")

@@ -12,6 +12,7 @@ OPTIONS = {
     "precision": "fp32",
     "batch": "small",
     "checkpoint": "none",
+    "rollout": "dense",
     "logprob": "dense",
     "task": "arithmetic",
     "algorithm": "policy_gradient",
@@ -21,11 +22,22 @@ OPTIONS = {
 }
 
 
-def plain_config() -> dict[str, Any]:
-    composed: dict[str, Any] = {
-        group: yaml.safe_load((CONF / group / f"{option}.yaml").read_text()) for group, option in OPTIONS.items()
-    }
-    rollout = yaml.safe_load((CONF / "rollout" / "dense.yaml").read_text())
-    del rollout["defaults"]
-    composed["rollout"] = rollout | {"engine": yaml.safe_load((CONF / "rollout/engine/native.yaml").read_text())}
-    return composed | {"seed": 0, "cohort": 0, "block": 0, "resources": {"timeout_s": 60.0}}
+def option(group: str, name: str) -> dict[str, Any]:
+    """The values of one shipped option."""
+    values: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    values.pop("defaults", None)
+    return values
+
+
+def plain_config(values: dict[str, Any] | None = None, **options: str) -> dict[str, Any]:
+    """A whole configuration; `options` choose config groups, `values` replace values by dotted key."""
+    composed: dict[str, Any] = {group: option(group, name) for group, name in (OPTIONS | options).items()}
+    composed["rollout"]["engine"] = option("rollout/engine", "native")
+    composed |= {"seed": 0, "cohort": 0, "block": 0, "resources": {"timeout_s": 60.0}}
+    for key, value in (values or {}).items():
+        group, _, name = key.partition(".")
+        if name:
+            composed[group][name] = value
+        else:
+            composed[group] = value
+    return composed

@@ -116,7 +116,8 @@ def test_splits_are_disjoint_by_content_over_seeds_and_difficulties():
 def test_one_digit_is_exhausted_exactly():
     """Against all its questions, written out here: with a of 2..9 and b of 1..9, nothing taken that is not there."""
     questions = {split: set() for split in SPLITS}
-    names, items = "Amy Ben Eva Leo Mia Sam Tom Zoe".split(), "apples books cards coins eggs pens shells stamps".split()
+    names = ("Amy", "Ben", "Eva", "Leo", "Mia", "Sam", "Tom", "Zoe")
+    items = ("apples", "books", "cards", "coins", "eggs", "pens", "shells", "stamps")
     for name, item, a, b in product(names, items, range(2, 10), range(1, 10)):
         more = [f"{verb} {b} more. How many {item} does {name} have?" for verb in ("buys", "finds", "wins")]
         less = [f"{verb} {b}. How many {item} are left?" for verb in ("donates", "loses", "sells")]

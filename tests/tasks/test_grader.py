@@ -148,6 +148,7 @@ def test_answer_elsewhere_scores_in_flexible_only(text, gold):
         ("#### 12,34", "malformed_number", "malformed_number"),
         ("#### 1234,567", "malformed_number", "malformed_number"),
         ("#### 0,72", "malformed_number", "malformed_number"),
+        ("#### 0,072", "malformed_number", "malformed_number"),
         ("#### 1.234,56", "malformed_number", "malformed_number"),
         ("#### 1.2.3", "malformed_number", "malformed_number"),
         ("#### 3/0", "malformed_number", "malformed_number"),

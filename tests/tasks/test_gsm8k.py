@@ -29,9 +29,9 @@ def test_real_reference_answers_all_score(gsm8k_directory, split):
     for problem in problems:
         gold = Fraction(Decimal(problem.answer.split("#### ")[1].replace(",", "")))
         assert problem.gold == gold, problem
-        for extraction in ("strict", "flexible"):
-            assert grade(problem.answer, problem.gold, extraction).reward == 1, problem
-            assert grade(problem.answer, problem.gold + 1, extraction).reward == 0, problem
+        right, wrong = grade(problem.answer, gold), grade(problem.answer, gold + 1)
+        assert right.strict.correct and right.flexible.correct and right.reward == 1, problem
+        assert not wrong.strict.correct and not wrong.flexible.correct and wrong.reward == 0, problem
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

@@ -1,0 +1,175 @@
+"""`experiment=actor_update`: one learner step: its time, its memory, and the error of its gradient.
+
+A learner step takes all responses of the recorded rollouts, `batch.minibatch_responses` of them per optimizer step.
+"""
+
+import copy
+from collections.abc import Callable
+
+import torch
+
+from scalerlt.experiments.building import (
+    build_learner,
+    build_model,
+    checkpoint_schedule,
+    device_of,
+    optimizer_settings,
+)
+from scalerlt.experiments.memory_metrics import record_memory
+from scalerlt.experiments.recorded import recorded_samples
+from scalerlt.learner.batching import TrainingResponse, minibatches_of
+from scalerlt.learner.checkpoint import NoCheckpoint
+from scalerlt.learner.comparison import (
+    TWO_UPDATES,
+    Learning,
+    ScheduleErrors,
+    Tolerances,
+    first_gradient,
+    learn_twice,
+    schedule_errors,
+)
+from scalerlt.learner.step import OnPhase, StepResult, no_phase
+from scalerlt.measure.clock import PhaseTimer, synchronizer, timed
+from scalerlt.measure.gradients import ErrorFigures, Tolerance
+from scalerlt.measure.memory import SAVED_METHOD, measure_memory
+from scalerlt.numerics.precision import matrix_path, number_format
+from scalerlt.records.recorder import Recorder
+from scalerlt.records.samples import Sample
+from scalerlt.schema import Cell
+
+PHASES = ("forward", "backward", "optimizer")
+LearnerStep = Callable[[OnPhase], list[StepResult]]
+
+
+def run(cell: Cell, recorder: Recorder) -> None:
+    """Measure one learner step of the cell."""
+    with recorder.phase("load"):
+        responses = [_training_response(sample) for sample in recorded_samples(cell)]
+        minibatches = minibatches_of(responses, cell.batch.minibatch_responses)
+    _measure_cost(cell, recorder, minibatches)
+    with recorder.measuring("reference"):
+        learning, errors = _compare_schedule(cell, minibatches)
+    _record_errors(cell, recorder, learning, errors)
+
+
+def _training_response(sample: Sample) -> TrainingResponse:
+    assert sample.advantage is not None  # `recorded_samples` gives no other
+    return TrainingResponse(sample.prompt_tokens, sample.response_tokens, sample.advantage)
+
+
+def _measure_cost(cell: Cell, recorder: Recorder, minibatches: list[list[TrainingResponse]]) -> None:
+    """Time and memory; what it builds is gone when it returns."""
+    with recorder.phase("load"):
+        model = build_model(cell, number_format(cell.precision.name).dtype)
+        learner = build_learner(cell, model, schedule=checkpoint_schedule(cell), settings=optimizer_settings(cell))
+
+    def learner_step(on_phase: OnPhase) -> list[StepResult]:
+        return [learner.step(minibatch, on_phase) for minibatch in minibatches]
+
+    _measure_time(cell, recorder, learner_step)
+    with recorder.measuring("memory"):
+        report = measure_memory(learner_step, device=device_of(cell), parameters=model.parameters())
+    recorder.metric("saved_bytes", report.saved_bytes, "B", method=SAVED_METHOD)
+    record_memory(recorder, report)
+    native = matrix_path(cell.precision.name, device_of(cell))
+    recorder.metric("matrix_path", native, method="torch multiplies matrices of this format on this device")
+    recorder.metric("parameter_bytes", sum(p.numel() * p.element_size() for p in model.parameters()), "B")
+    recorder.metric("optimizer_bytes", learner.optimizer.state_bytes(), "B", method="moments and fp32 master weights")
+
+
+def _measure_time(cell: Cell, recorder: Recorder, learner_step: LearnerStep) -> None:
+    synchronize = synchronizer(device_of(cell))
+    timer = PhaseTimer(synchronize)
+    phases: list[dict[str, float]] = []
+    results: list[StepResult] = []
+
+    def timed_step() -> None:
+        results[:] = learner_step(timer.phase)
+        phases.append(timer.take())
+
+    with recorder.measuring("warm_up"):
+        warm_up = timed(lambda: learner_step(no_phase), synchronize=synchronize, repeats=cell.experiment.warmup)
+    with recorder.measuring("time"):
+        seconds = timed(timed_step, synchronize=synchronize, repeats=cell.experiment.repeats)
+
+    trained = sum(result.trained_tokens for result in results)
+    recorder.metric("warm_up_steps", len(warm_up))
+    if warm_up:
+        recorder.repeated("warm_up_seconds", warm_up, "s", scope="actor_update")
+    recorder.repeated("actor_update_seconds", seconds, "s", scope="actor_update")
+    for phase in PHASES:
+        recorder.repeated(f"{phase}_seconds", [taken[phase] for taken in phases], "s", scope=f"actor_update.{phase}")
+    rates = [trained / second for second in seconds]
+    recorder.repeated("trained_tokens_per_second", rates, "token/s", scope="actor_update")
+    recorder.metric("trained_tokens", trained, "token", method="response tokens of one learner step, no padding")
+    recorder.metric("prompt_tokens", sum(result.prompt_tokens for result in results), "token")
+    recorder.metric("padded_tokens", sum(result.padded_tokens for result in results), "token")
+    recorder.metric("microbatches", sum(result.microbatches for result in results))
+    recorder.metric("optimizer_steps", len(results))
+    if not all(result.updated for result in results):
+        recorder.note("an optimizer step of the time pass was left out: its gradient was not finite, or it had none")
+
+
+def _compare_schedule(cell: Cell, minibatches: list[list[TrainingResponse]]) -> tuple[Learning, ScheduleErrors]:
+    initial = build_model(cell, number_format(cell.precision.name).dtype)
+    under_schedule, without = (
+        learn_twice(build_learner(cell, copy.deepcopy(initial), schedule=schedule, settings=TWO_UPDATES), minibatches)
+        for schedule in (checkpoint_schedule(cell), NoCheckpoint())
+    )
+    fp64 = build_learner(cell, initial.to(torch.float64), schedule=NoCheckpoint(), settings=TWO_UPDATES)
+    _, fp64_gradients = first_gradient(fp64, minibatches[0])
+    return under_schedule, schedule_errors(under_schedule, without, fp64_gradients, _tolerances(cell))
+
+
+def _tolerances(cell: Cell) -> Tolerances:
+    gate = getattr(cell.gates, cell.precision.name, None)
+    if gate is None:
+        return Tolerances(gradient=None, parameter_change=None, moments=None)
+    return Tolerances(
+        gradient=Tolerance(gate.gradient.abs, gate.gradient.rel),
+        parameter_change=Tolerance(gate.parameter_change.abs, gate.parameter_change.rel),
+        moments=None if gate.moments is None else Tolerance(gate.moments.abs, gate.moments.rel),
+    )
+
+
+def _record_errors(cell: Cell, recorder: Recorder, learning: Learning, errors: ScheduleErrors) -> None:
+    sched = "against checkpoint=none in the same precision"
+    rounding = "against fp64 of the same estimator from the same weights"
+    tolerances = _tolerances(cell)
+
+    def elementwise(name: str, figures: ErrorFigures, tolerance: Tolerance | None) -> None:
+        if figures.elementwise is None or tolerance is None:
+            recorder.not_measured(name, f"no tolerance is declared for precision={cell.precision.name}")
+        else:
+            recorder.metric(name, figures.elementwise, method=f"abs {tolerance.abs:g} rel {tolerance.rel:g}")
+
+    recorder.metric("loss", learning.loss, method="at the initial weights, first optimizer step")
+    recorder.metric("grad_norm", learning.grad_norms[0], method="at the initial weights, first optimizer step")
+    if not all(learning.grad_norms):
+        recorder.note("a gradient of these rollouts is zero: the two compared updates are weight decay alone")
+    recorder.metric("loss_sched_abs", errors.loss_abs, method=sched)
+    gradient = errors.gradient.total
+    recorder.metric("grad_sched_relative_l2", gradient.relative_l2, method=sched)
+    recorder.metric("grad_sched_max_abs", gradient.max_abs, method=sched)
+    recorder.metric("grad_sched_cosine", gradient.cosine, method=sched)
+    recorder.metric("grad_sched_mismatches", gradient.mismatches, method=sched)
+    elementwise("grad_sched_elementwise", gradient, tolerances.gradient)
+    for group, figures in errors.gradient.groups.items():
+        recorder.metric(f"grad_sched_relative_l2/{group}", figures.relative_l2, method=sched)
+
+    recorder.metric("grad_round_relative_l2", errors.rounding.total.relative_l2, method=rounding)
+    recorder.metric("grad_round_max_abs", errors.rounding.total.max_abs, method=rounding)
+    recorder.metric("grad_round_cosine", errors.rounding.total.cosine, method=rounding)
+    recorder.metric("grad_round_floor_relative_l2", errors.rounding_floor.total.relative_l2, method=rounding)
+    for group, figures in errors.rounding.groups.items():
+        recorder.metric(f"grad_round_relative_l2/{group}", figures.relative_l2, method=rounding)
+
+    elementwise("update_sched_parameters_elementwise", errors.parameter_change, tolerances.parameter_change)
+    elementwise("update_sched_exp_avg_elementwise", errors.exp_avg, tolerances.moments)
+    elementwise("update_sched_exp_avg_sq_elementwise", errors.exp_avg_sq, tolerances.moments)
+    recorder.metric(
+        "update_norm",
+        errors.update_norm,
+        method=f"of the change of all weights by two AdamW updates, lr {TWO_UPDATES.learning_rate:g}, "
+        f"eps {TWO_UPDATES.eps:g}, weight decay {TWO_UPDATES.weight_decay:g}",
+    )

@@ -1,0 +1,57 @@
+"""What a cell works on, from its configuration: problems and the model's shape. No torch."""
+
+from pathlib import Path
+
+from scalerlt.errors import UserError
+from scalerlt.models.config import OuroConfig
+from scalerlt.schema import Cell
+from scalerlt.schema.fields import resolve_path
+from scalerlt.schema.task.arithmetic import Arithmetic
+from scalerlt.schema.task.gsm8k import Gsm8k
+from scalerlt.tasks.arithmetic import arithmetic
+from scalerlt.tasks.gsm8k import gsm8k
+from scalerlt.tasks.problem import Problem
+
+
+def problems(cell: Cell, count: int) -> list[Problem]:
+    """The first `count` problems of the cell's task.
+
+    Raises:
+        UserError: the task has no problems, too few, or its files are broken.
+    """
+    match cell.task:
+        case Arithmetic() as task:
+            return arithmetic(task.split, task.difficulty, task.problem_seed, count)
+        case Gsm8k(path=str(path)) as task:
+            return gsm8k(resolve_path(path), task.split, count, task.allow_other_digest)
+        case task:
+            raise UserError(f"task={task.name} has no problems to answer; use arithmetic or gsm8k")
+
+
+def model_config(cell: Cell) -> OuroConfig:
+    """The shape of the cell's model."""
+    return OuroConfig(**{name: getattr(cell.model, name) for name in OuroConfig.__dataclass_fields__})
+
+
+_FREE = ("initializer_range", "bos_token_id", "eos_token_id", "pad_token_id")
+"""Fields in which a checkpoint may differ from the configuration: they change no weight and no forward pass."""
+
+
+def differences(stored: OuroConfig, configured: OuroConfig) -> list[str]:
+    """How a checkpoint's shape differs from the configured model's, one sentence per field."""
+    pairs = {field: (getattr(stored, field), getattr(configured, field)) for field in OuroConfig.__dataclass_fields__}
+    return [
+        f"{field} is {there} there, and model.{field}={here}"
+        for field, (there, here) in pairs.items()
+        if there != here and field not in _FREE
+    ]
+
+
+def weights_path(cell: Cell) -> Path | None:
+    """The directory of the cell's checkpoint, or None for random weights."""
+    return None if cell.model.weights is None else resolve_path(cell.model.weights)
+
+
+def rollouts_path(cell: Cell) -> Path | None:
+    """The file of recorded rollouts, or None for the one that ships."""
+    return None if cell.task.rollouts is None else resolve_path(cell.task.rollouts)

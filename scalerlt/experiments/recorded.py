@@ -1,0 +1,39 @@
+"""The recorded rollouts that a learner step is measured on, checked against the cell. No torch."""
+
+from scalerlt.errors import UserError
+from scalerlt.experiments.inputs import rollouts_path
+from scalerlt.records.samples import Sample
+from scalerlt.schema import Cell
+from scalerlt.tasks.rollouts_file import default_rollouts, load_rollouts
+
+
+def recorded_samples(cell: Cell) -> list[Sample]:
+    """The responses of one learner step, prompt group after prompt group.
+
+    Raises:
+        UserError: the file does not serve the cell: too few responses, nothing but empty ones, token ids or lengths
+            that the model has not, another temperature, or no advantages.
+    """
+    path = rollouts_path(cell) or default_rollouts()
+    groups = load_rollouts(path, cell.batch.prompts_per_step, cell.batch.group_size, cell.model.vocab_size)
+    samples = [sample for group in groups for sample in group]
+    for sample in samples:
+        if fault := _fault(cell, sample):
+            raise UserError(f"rollouts file {path}: problem {sample.problem_id} {fault}")
+    if not any(sample.response_tokens for sample in samples):
+        raise UserError(f"rollouts file {path}: every response is empty; there is nothing to learn")
+    return samples
+
+
+def _fault(cell: Cell, sample: Sample) -> str | None:
+    if sample.temperature != cell.rollout.temperature or sample.temperature == 0:
+        return (
+            f"was sampled at temperature {sample.temperature:g} and the cell has "
+            f"rollout.temperature={cell.rollout.temperature:g}; they have to be equal and above 0"
+        )
+    if sample.advantage is None:
+        return "has no advantage; record rollouts with advantages to learn from them"
+    length = len(sample.prompt_tokens) + len(sample.response_tokens)
+    if length > cell.model.max_position_embeddings:
+        return f"is {length} tokens long, and model.max_position_embeddings={cell.model.max_position_embeddings}"
+    return None

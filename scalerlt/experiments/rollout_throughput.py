@@ -1,0 +1,142 @@
+"""`experiment=rollout_throughput`: how fast the engine generates, in how much memory, and whether it is right.
+
+One rollout batch is `batch.prompts_per_step` prompts with `batch.group_size` responses each. Its log-probs are compared
+with the learner's, teacher-forced over the same tokens, in the same precision and in fp64.
+"""
+
+from collections.abc import Callable, Sequence
+from pkgutil import resolve_name
+
+import torch
+
+from scalerlt.experiments.building import build_model, device_of
+from scalerlt.experiments.memory_metrics import record_memory
+from scalerlt.experiments.requests import requests_of
+from scalerlt.learner.batching import TrainingResponse, microbatches, pad
+from scalerlt.learner.logprobs import dense_logprobs
+from scalerlt.measure.clock import PhaseTimer, synchronizer, timed
+from scalerlt.measure.memory import OnPhase, measure_memory
+from scalerlt.models.ouro import OuroForCausalLM
+from scalerlt.numerics.precision import matrix_path, number_format
+from scalerlt.records.recorder import Recorder
+from scalerlt.rollout.native import RolloutResult
+from scalerlt.rollout.request import Request, Response
+from scalerlt.schema import Cell
+
+Rollout = Callable[[OnPhase | None], RolloutResult]
+
+
+def run(cell: Cell, recorder: Recorder) -> None:
+    """Measure the rollout of one batch."""
+    with recorder.phase("load"):
+        requests = requests_of(cell)
+        model = build_model(cell, number_format(cell.precision.name).dtype)
+    native = matrix_path(cell.precision.name, device_of(cell))
+    recorder.metric("matrix_path", native, method="torch multiplies matrices of this format on this device")
+    engine = resolve_name(cell.rollout.engine.target)
+    concurrency = min(cell.batch.rollout_concurrency, len(requests))
+
+    def rollout(on_phase: OnPhase | None = None) -> RolloutResult:
+        result: RolloutResult = engine(model, concurrency=concurrency, on_phase=on_phase).generate(requests)
+        return result
+
+    result = _measure_time(cell, recorder, rollout)
+    _record_work(recorder, result)
+    with recorder.measuring("memory"):
+        report = measure_memory(rollout, device=device_of(cell), parameters=model.parameters())
+    record_memory(recorder, report)
+    with recorder.measuring("reference"):
+        _compare_logprobs(cell, recorder, model, requests, result.responses)
+
+
+def _measure_time(cell: Cell, recorder: Recorder, rollout: Rollout) -> RolloutResult:
+    synchronize = synchronizer(device_of(cell))
+    with recorder.measuring("warm_up"):
+        warm_up = timed(lambda: rollout(None), synchronize=synchronize, repeats=cell.experiment.warmup)
+    results: list[RolloutResult] = []
+    with recorder.measuring("time"):
+        seconds = timed(lambda: results.append(rollout(None)), synchronize=synchronize, repeats=cell.experiment.repeats)
+    timer = PhaseTimer(synchronize)
+    phases: list[dict[str, float]] = []
+    with recorder.measuring("phases"):
+        for _ in range(cell.experiment.repeats):
+            rollout(timer.phase)
+            phases.append(timer.take())
+
+    if any(result.responses != results[0].responses for result in results):
+        recorder.note("the repeats of the same requests did not generate the same tokens and log-probs")
+    stats = results[0].stats
+    recorder.metric("warm_up_steps", len(warm_up))
+    if warm_up:
+        recorder.repeated("warm_up_seconds", warm_up, "s", scope="rollout")
+    recorder.repeated("rollout_seconds", seconds, "s", scope="rollout")
+    recorder.repeated(
+        "tokens_per_second", [stats.generated_tokens / second for second in seconds], "token/s", scope="rollout"
+    )
+    for name in ("prefill", "decode"):
+        recorder.repeated(f"{name}_seconds", [taken.get(name, 0.0) for taken in phases], "s", scope=name)
+    decoded = stats.generated_tokens - len(results[0].responses)
+    if decoded:
+        rates = [decoded / taken["decode"] for taken in phases]
+        recorder.repeated("decode_tokens_per_second", rates, "token/s", scope="decode")
+    else:
+        recorder.not_measured("decode_tokens_per_second", "every response has one token, which comes of its prefill")
+    return results[0]
+
+
+def _record_work(recorder: Recorder, result: RolloutResult) -> None:
+    stats = result.stats
+    recorder.metric("generated_tokens", stats.generated_tokens, "token", method="response tokens, no padding")
+    recorder.metric("prompt_tokens", stats.prompt_tokens, "token")
+    recorder.metric("padded_tokens", stats.padded_tokens, "token")
+    recorder.metric("recurrent_rows", stats.recurrent_rows, "row", method="tokens run through one loop, over all loops")
+    recorder.metric("mean_executed_depth", stats.mean_executed_depth, "loop")
+    recorder.metric("decode_steps", stats.decode_steps)
+    recorder.metric("prefill_calls", stats.prefill_calls)
+    recorder.metric("peak_active", stats.peak_active, "request")
+    recorder.metric("kv_cache_bytes", stats.kv_cache_bytes, "B", method="preallocated pool, part of live_peak_bytes")
+    stopped = sum(response.finish_reason == "stop" for response in result.responses)
+    recorder.metric("stopped_responses", stopped, "response", method="finish reason stop; the others: length")
+    recorder.metric("responses", len(result.responses), "response")
+
+
+def _compare_logprobs(
+    cell: Cell,
+    recorder: Recorder,
+    model: OuroForCausalLM,
+    requests: Sequence[Request],
+    responses: Sequence[Response],
+) -> None:
+    """Largest |difference| between the rollout's log-probs and the learner's over the same tokens."""
+
+    def largest_difference() -> float:
+        evaluated = _teacher_forced(cell, model, requests, responses)
+        return max(
+            abs(ours - theirs)
+            for response, logprobs in zip(responses, evaluated, strict=True)
+            for ours, theirs in zip(response.logprobs, logprobs, strict=True)
+        )
+
+    method = "max over tokens, against dense log-probs"
+    recorder.metric("logprob_error_learner", largest_difference(), "nat", method=f"{method} in the same precision")
+    model.to(torch.float64)
+    recorder.metric("logprob_error_fp64", largest_difference(), "nat", method=f"{method} in fp64, same weights")
+
+
+def _teacher_forced(
+    cell: Cell, model: OuroForCausalLM, requests: Sequence[Request], responses: Sequence[Response]
+) -> list[list[float]]:
+    rows = [
+        TrainingResponse(request.prompt_tokens, response.tokens, advantage=0.0)
+        for request, response in zip(requests, responses, strict=True)
+    ]
+    temperature = cell.rollout.temperature or 1.0  # greedy log-probs are those of the unscaled logits
+    evaluated: dict[int, list[float]] = {}
+    with torch.inference_mode():
+        for batch in microbatches([row.rows for row in rows], cell.batch.microbatch_tokens):
+            logprobs = dense_logprobs(
+                model, pad([rows[index] for index in batch], device_of(cell)), temperature=temperature
+            )
+            for index, values in zip(batch, logprobs.tolist(), strict=True):
+                evaluated[index] = values[: len(rows[index].response_tokens)]
+    return [evaluated[index] for index in range(len(rows))]
