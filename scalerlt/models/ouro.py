@@ -129,6 +129,23 @@ class RMSNorm(nn.Module):
         return functional.rms_norm(x, self.weight.shape, None, self.eps) * self.weight
 
 
+class Linear(nn.Linear):
+    """A projection without torch's initialisation: `checkpoint.build` and `checkpoint.load_hf` fill it.
+
+    That would draw from the global random state and, on the meta device, import torch's compiler, which takes seconds.
+    """
+
+    def reset_parameters(self) -> None:
+        """Nothing."""
+
+
+class Embedding(nn.Embedding):
+    """An embedding that is filled as `Linear` is."""
+
+    def reset_parameters(self) -> None:
+        """Nothing."""
+
+
 class Attention(nn.Module):
     """Multi-head attention with grouped K/V heads and rotary positions; no biases."""
 
@@ -137,10 +154,10 @@ class Attention(nn.Module):
         self.head_dim = config.head_dim
         queries = config.num_attention_heads * config.head_dim
         keys = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, queries, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, keys, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, keys, bias=False)
-        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
+        self.q_proj = Linear(config.hidden_size, queries, bias=False)
+        self.k_proj = Linear(config.hidden_size, keys, bias=False)
+        self.v_proj = Linear(config.hidden_size, keys, bias=False)
+        self.o_proj = Linear(queries, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable[..., Tensor]) -> Tensor:
         """[B, T, H] to [B, T, H]; `attend(q, k, v)` is the attention proper."""
@@ -155,9 +172,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: OuroConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., H] to [..., H]."""
@@ -187,10 +204,10 @@ class OuroModel(nn.Module):
 
     def __init__(self, config: OuroConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList([Layer(config) for _ in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.early_exit_gate = nn.Linear(config.hidden_size, 1)
+        self.early_exit_gate = Linear(config.hidden_size, 1)
 
 
 class OuroForCausalLM(nn.Module):
@@ -202,10 +219,9 @@ class OuroForCausalLM(nn.Module):
     def __init__(self, config: OuroConfig, *, dtype: torch.dtype, device: torch.device | str) -> None:
         super().__init__()
         self.config = config
-        # On the meta device no default initialisation runs, which would cost time and global random numbers.
         with torch.device("meta"):
             self.model = OuroModel(config)
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
         self.to(dtype).to_empty(device=device)
 
     @property
