@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,6 +158,7 @@ def _execute(request: "Request") -> int:
     """Plan, freeze and run a request on this machine."""
     from scalerlt.launching.local import run_plan
     from scalerlt.launching.progress import display
+    from scalerlt.launching.show import show_record
     from scalerlt.planning.plan import freeze, make_plan
     from scalerlt.planning.resolve import resolve_all
     from scalerlt.records.provenance import provenance
@@ -165,7 +167,11 @@ def _execute(request: "Request") -> int:
     planned = make_plan(request, cells, provenance())
     directory, name = freeze(planned, cells, Path(request.runs_dir))
     with display() as shown:
+        for reason, count in Counter(cell.unsupported for cell in cells if cell.unsupported).items():
+            shown.say(f"unsupported ({count} of {len(cells)} cells): {reason}")
         outcome = run_plan(directory.path, planned, name, display=shown)
+    if len(cells) == 1 and (record := directory.cell(cells[0].cell_id).last_record()) is not None:
+        show_record(record)
     return outcome.exit_code
 
 

@@ -1,17 +1,19 @@
 """All that ScaleRLT knows of Hydra's internals.
 
-Hydra 1.3 accepts sweeper and launcher plugins from no namespace but `hydra_plugins`, so ours are registered under the
-name `hydra_plugins.scalerlt` before Hydra looks for them. Sweep files reach Hydra as the config group
+Hydra 1.3 accepts sweeper and launcher plugins from no namespace but `hydra_plugins`, so ours are put in place as the
+module `hydra_plugins.scalerlt` before Hydra looks for them. Sweep files reach Hydra as the config group
 `sweeps` through its ConfigStore.
 
 One request takes one of two ways to the same cells: `launch` goes through `hydra.main` (`run`, `sweep`,
 `python -m scalerlt`), `compose` does not start anything (`plan`).
 """
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import hydra
@@ -283,9 +285,19 @@ def _is_hydra(text: str) -> bool:
 
 
 def _register_plugins() -> None:
-    """Hydra 1.3 accepts a plugin by the name of its module; ours are known under `hydra_plugins.scalerlt`."""
+    """Make our plugins known as `hydra_plugins.scalerlt`, beside whatever other plugins are installed."""
+    name = "hydra_plugins.scalerlt"
+    if name in sys.modules:
+        return
+    try:
+        importlib.import_module("hydra_plugins")
+    except ImportError:
+        sys.modules["hydra_plugins"] = ModuleType("hydra_plugins")
+        sys.modules["hydra_plugins"].__path__ = []
+    sys.modules[name] = module = ModuleType(name)
     for plugin in (PlanSweeper, PlanLauncher):
-        plugin.__module__ = "hydra_plugins.scalerlt"
+        plugin.__module__ = name
+        setattr(module, plugin.__name__, plugin)
         Plugins.instance().register(plugin)
 
 

@@ -99,7 +99,7 @@ def test_mistakes_get_one_clear_line(arguments: list[str], said: str, tmp_path: 
 def test_plan_shows_every_cell_and_writes_nothing(tmp_path: Path) -> None:
     result = scalerlt("plan", "precision=fp32,mxfp8", "seed=range(2)", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "4 cells" in result.stdout and "2 to run, 2 unsupported" in result.stdout
+    assert "4 cells: 2 to run, 2 unsupported" in result.stdout
     assert "mxfp8 has no implementation" in result.stdout
     plan = json.loads(scalerlt("plan", "--json", "precision=fp32,mxfp8", cwd=tmp_path).stdout)
     assert [cell["state"] for cell in plan["cells"]] == ["planned", "unsupported"]
