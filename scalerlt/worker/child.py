@@ -1,0 +1,116 @@
+"""The child: runs one cell's experiment in a process of its own, and notes in its journal how it ended.
+
+The same for a forked child and a fresh interpreter. `python -m scalerlt.worker.child CELL ATTEMPT RANK PARENT` is the
+latter.
+"""
+
+import faulthandler
+import importlib
+import io
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from scalerlt.errors import Unsupported
+from scalerlt.records.cell import FrozenCell
+from scalerlt.records.journal import Ending
+from scalerlt.records.record import Failure, Verdict
+from scalerlt.records.recorder import Recorder
+from scalerlt.schema import Cell, load_cell
+from scalerlt.worker.processes import lift_data_limit, limit_data, resident_bytes, start_own_session
+
+Experiment = Callable[[Cell, Recorder], None]
+
+OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "bad_alloc",
+    "out of memory",
+    "cublas_status_alloc_failed",
+)
+"""What allocators say that raise a plain RuntimeError or OSError."""
+
+
+def run(cell_file: Path, attempt: Path, rank: int) -> int:
+    """Run the experiment of a frozen cell; its exceptions, too, become an ending in the journal.
+
+    Standard output and error are expected to be the attempt's logs already.
+
+    Returns:
+        The exit code: 0 if the experiment came to its end, else 1.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    faulthandler.enable()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a killed cell's log holds what it printed
+    recorder = Recorder(attempt, rank)
+    began: float | None = None
+    try:
+        with recorder.phase("import"):
+            cell = load_cell(FrozenCell.read(cell_file).config)
+            experiment = _prepare(cell)
+        began = time.monotonic()
+        with recorder.phase("experiment"):
+            experiment(cell, recorder)
+        ending = Ending(verdict=Verdict.MEASURED)
+    except BaseException as error:  # SystemExit, too, ends a cell without an answer
+        lift_data_limit()
+        traceback.print_exc()
+        ending = _ending(error, recorder.phase_name)
+    if began is not None:
+        ending.experiment_seconds = time.monotonic() - began
+    recorder.end(ending)
+    recorder.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return 0 if ending.verdict is Verdict.MEASURED else 1
+
+
+def _prepare(cell: Cell) -> Experiment:
+    import torch
+
+    torch.set_num_threads(cell.device.threads)
+    if cell.device.memory_limit_bytes is not None:
+        limit_data(cell.device.memory_limit_bytes)
+    module, _, name = cell.experiment.target.rpartition(".")
+    experiment: Experiment = getattr(importlib.import_module(module), name)
+    return experiment
+
+
+def _ending(error: BaseException, phase: str) -> Ending:
+    if isinstance(error, Unsupported):
+        return Ending(verdict=Verdict.UNSUPPORTED, reason=str(error))
+    return Ending(
+        verdict=Verdict.OOM if _is_out_of_memory(error) else Verdict.FAILED,
+        failure=Failure(
+            type=type(error).__name__,
+            message=str(error),
+            phase=phase,
+            traceback="".join(traceback.format_exception(error)),
+            rss_bytes=resident_bytes(os.getpid()),
+            cuda_peak_allocated_bytes=_cuda_peak(),
+        ),
+    )
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    torch = sys.modules.get("torch")
+    if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError | OSError) and any(text in str(error).lower() for text in OUT_OF_MEMORY)
+
+
+def _cuda_peak() -> int | None:
+    torch = sys.modules.get("torch")
+    return torch.cuda.max_memory_allocated() if torch is not None and torch.cuda.is_initialized() else None
+
+
+if __name__ == "__main__":
+    cell_argument, attempt_argument, rank_argument, parent_argument = sys.argv[1:]
+    start_own_session(int(parent_argument))
+    # no interpreter shutdown: the result is handed over, and a crash in a library's clean-up must not undo it
+    os._exit(run(Path(cell_argument), Path(attempt_argument), int(rank_argument)))

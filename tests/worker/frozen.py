@@ -1,0 +1,58 @@
+"""Frozen cells whose experiment is one of the probes: the shipped default configuration with another `_target_`."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import scalerlt
+from scalerlt.records.cell import FrozenCell
+
+CONF = Path(scalerlt.__file__).resolve().parent / "conf"
+
+
+def option(group: str, name: str) -> dict[str, Any]:
+    """One option of a config group, with the options that it takes in itself."""
+    values: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    for entry in values.pop("defaults", []):
+        if isinstance(entry, dict):
+            for inner, inner_name in entry.items():
+                values.setdefault(inner, option(f"{group}/{inner}", inner_name))
+    return values
+
+
+def probe_config(probe: str, device: dict[str, Any] | None, timeout_s: float | None) -> dict[str, Any]:
+    main = yaml.safe_load((CONF / "config.yaml").read_text())
+    config = {key: value for key, value in main.items() if key not in ("defaults", "hydra", "runs_dir")}
+    for entry in main["defaults"]:
+        if isinstance(entry, dict) and not next(iter(entry)).startswith("override"):
+            ((group, name),) = entry.items()
+            config[group] = option(group, name)
+    config["experiment"] = {"name": "probe", "_target_": f"worker.probes.{probe}", "warmup": 0, "repeats": 1}
+    config["device"] = {**option("device", "cpu"), **(device or {})}
+    config["resources"] = {"timeout_s": timeout_s}
+    return config
+
+
+def freeze(
+    sweep: Path,
+    probe: str,
+    *,
+    device: dict[str, Any] | None = None,
+    timeout_s: float | None = 60.0,
+    cell_id: str | None = None,
+) -> Path:
+    """Write the frozen cell of a probe into a sweep's directory; returns the path of its cell.yaml."""
+    cell_id = cell_id or probe
+    directory = sweep / cell_id
+    directory.mkdir(parents=True)
+    FrozenCell(
+        identity_version=1,
+        identity=hashlib.sha256(cell_id.encode()).hexdigest(),
+        cell_id=cell_id,
+        sweep=sweep.name,
+        axes={"experiment": "probe", "probe": probe},
+        config=probe_config(probe, device, timeout_s),
+    ).write(directory / "cell.yaml")
+    return directory / "cell.yaml"
