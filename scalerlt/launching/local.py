@@ -1,0 +1,169 @@
+"""The local queue: the cells of a plan, one after another, on this machine."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalerlt.launching.devices import device_name, hold
+from scalerlt.launching.interrupts import Interrupts
+from scalerlt.launching.progress import Display
+from scalerlt.launching.recovery import reconcile
+from scalerlt.launching.status import CellStatus, of_cell, totals
+from scalerlt.records.base import UnreadableDocument
+from scalerlt.records.cell import FrozenCell
+from scalerlt.records.plan import Plan, PlannedCell
+from scalerlt.records.store import CellClaimed, SweepDirectory
+from scalerlt.worker.supervisor import ForkServer, Glimpse, Supervisor
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a queue ended.
+
+    Attributes:
+        cells: the state of each cell of the plan, those ruled out too.
+        faults: cells that could not be started, each with the reason.
+        interrupted: whether the user ended the queue.
+    """
+
+    cells: list[CellStatus]
+    faults: dict[str, str]
+    interrupted: bool
+
+    @property
+    def bad(self) -> list[CellStatus]:
+        """Cells whose attempt ended without an answer."""
+        return [cell for cell in self.cells if cell.is_bad]
+
+    @property
+    def exit_code(self) -> int:
+        """130 interrupted; 1 some cells failed, were killed, lost or timed out; else 0."""
+        if self.interrupted:
+            return 130
+        return 1 if self.bad or self.faults else 0
+
+
+def run_plan(sweep_dir: Path, plan: Plan, plan_name: str, *, display: Display) -> Outcome:
+    """Run the planned cells that have no answer yet, in plan order, never two on one device.
+
+    Corrupt records are kept aside and attempts whose supervisor died are recorded as `lost` first; a cell that another
+    process runs is left to it. Ctrl-C finishes the running cell and starts no other; again, it ends the running cell,
+    recorded as killed.
+
+    Args:
+        sweep_dir: runs/<sweep>, where each planned cell has its frozen cell.yaml.
+        plan_name: file name of the plan, noted in the records.
+
+    Raises:
+        UserError: this machine cannot start CPU cells (no torch). Nothing was run.
+    """
+    return LocalQueue(SweepDirectory(sweep_dir), plan, plan_name, display).run()
+
+
+def preloaded(configs: list[dict[str, Any]]) -> list[str]:
+    """What the fork server imports once for all cells: what torch would import in each, and our own experiments."""
+    experiments = {config["experiment"]["_target_"].rpartition(".")[0] for config in configs}
+    ours = sorted(module for module in experiments if module.startswith("scalerlt."))
+    return ["torch._dynamo", "torch.profiler", *ours]
+
+
+@dataclass
+class LocalQueue:
+    """One invocation's queue on this machine."""
+
+    sweep: SweepDirectory
+    plan: Plan
+    plan_name: str
+    display: Display
+    faults: dict[str, str] = field(default_factory=dict)
+    _interrupts: Interrupts = field(default_factory=Interrupts)
+    _said: int = 0
+
+    def run(self) -> Outcome:
+        """Run what is to run, and say how it went."""
+        ordered = sorted(self.plan.cells, key=lambda cell: cell.order)
+        with self._interrupts:
+            waiting = [cell for cell in ordered if cell.state == "planned" and self._is_to_run(cell)]
+            self.display.begin(len(waiting))
+            if len(ordered) > len(waiting):
+                states = totals(of_cell(self.sweep, cell).state for cell in ordered if cell not in waiting)
+                self.display.say(f"not to run: {states}")
+            if waiting:
+                self._run_all(waiting)
+            outcome = Outcome(
+                [of_cell(self.sweep, cell) for cell in ordered], self.faults, self._interrupts.finish.is_set()
+            )
+        self.display.close()
+        self._say(outcome)
+        return outcome
+
+    def _is_to_run(self, cell: PlannedCell) -> bool:
+        """Whether a cell is without an answer and nobody is at it, after putting in order what earlier runs left."""
+        directory = self.sweep.cell(cell.cell_id)
+        try:
+            for sentence in reconcile(directory):
+                self.display.say(sentence)
+            FrozenCell.read(directory.cell_file)
+        except UnreadableDocument as fault:
+            self.faults[cell.cell_id] = str(fault)
+            return False
+        return directory.answer() is None and not any(attempt.is_running for attempt in directory.attempts())
+
+    def _run_all(self, waiting: list[PlannedCell]) -> None:
+        configs = [FrozenCell.read(self.sweep.cell(cell.cell_id).cell_file).config for cell in waiting]
+        kinds = [config["device"]["type"] for config in configs]
+        modules = {config["experiment"]["_target_"].rpartition(".")[0] for config in configs}
+        own_modules = sorted(module for module in modules if module.startswith("scalerlt."))  # known to start no thread
+        devices = [device_name(kind) for kind in kinds]
+        holder = f"sweep {self.sweep.path.absolute()}"
+        with (
+            hold(devices, holder, self.display.say, self._interrupts.finish.is_set) as held,
+            ForkServer(preload=own_modules) as server,
+        ):
+            if not held:
+                return
+            supervisor = Supervisor(server if "cpu" in kinds else None)
+            for cell in waiting:
+                if self._interrupts.finish.is_set():
+                    return
+                if not self._is_to_run(cell):  # while this queue waited for the device, another has been at it
+                    self.display.passed_over(cell.cell_id, of_cell(self.sweep, cell).state)
+                    continue
+                if "cpu" in kinds:
+                    server.ensure()  # takes seconds the first time, in which Ctrl-C may come
+                if not self._interrupts.finish.is_set():
+                    self._run_one(supervisor, cell)
+
+    def _run_one(self, supervisor: Supervisor, cell: PlannedCell) -> None:
+        self.display.starting(cell.cell_id)
+        try:
+            record = supervisor.run(
+                self.sweep.cell(cell.cell_id).cell_file,
+                plan=self.plan_name,
+                order=cell.order,
+                bundle=cell.bundle,
+                stop=self._interrupts.end_now,
+                on_event=self._glimpse,
+            )
+        except CellClaimed as claimed:
+            self.display.passed_over(cell.cell_id, str(claimed))
+        else:
+            self.display.finished(cell.cell_id, record)
+
+    def _glimpse(self, seen: Glimpse) -> None:
+        level = self._interrupts.finish.is_set() + self._interrupts.end_now.is_set()
+        if level > self._said:
+            self._said = level
+            self.display.say(
+                "finishing the running cell, then stopping; Ctrl-C again ends it now"
+                if level == 1
+                else "ending the running cell"
+            )
+        self.display.glimpse(seen)
+
+    def _say(self, outcome: Outcome) -> None:
+        self.display.say(totals(cell.state for cell in outcome.cells))
+        for cell in outcome.bad:
+            self.display.say(f"  {cell.state} {cell.cell_id}: {cell.log}")
+        for cell_id, fault in outcome.faults.items():
+            self.display.say(f"  not started {cell_id}: {fault}")

@@ -1,0 +1,180 @@
+"""The local queue, in this process: what it runs, what it leaves, and how it says so."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from launching.queue_process import plan_of
+from rich.console import Console
+from worker.frozen import freeze
+
+from scalerlt.launching.local import Outcome, run_plan
+from scalerlt.launching.progress import Display
+from scalerlt.launching.status import status
+from scalerlt.records.lease import Lease
+from scalerlt.records.plan import Plan, PlannedCell
+from scalerlt.records.record import Record, Verdict
+from scalerlt.records.store import CellDirectory, SweepDirectory
+from scalerlt.worker.fork_server import ForkServer
+
+pytestmark = pytest.mark.usefixtures("one_server")
+
+
+def run(sweep: Path, plan: Plan | None = None) -> tuple[Outcome, str]:
+    """Run a plan (by default of all frozen cells); the outcome, and what was shown."""
+    directory = SweepDirectory(sweep)
+    plan = plan or plan_of(directory)
+    name = directory.add_plan(plan).name
+    shown = io.StringIO()
+    outcome = run_plan(
+        sweep, plan, name, display=Display(Console(file=shown, markup=False, highlight=False, soft_wrap=True))
+    )
+    return outcome, shown.getvalue()
+
+
+def record(sweep: Path, cell_id: str, attempt: int = 1) -> Record:
+    return Record.read(sweep / cell_id / f"attempt-{attempt:03d}" / "record.json")
+
+
+def attempts(sweep: Path, cell_id: str) -> list[str]:
+    return sorted(path.name for path in (sweep / cell_id).glob("attempt-*"))
+
+
+def test_every_cell_gets_its_verdict_in_plan_order(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    order = ["measures", "raises", "nothing", "exits_with_9", "is_unsupported"]
+    for probe in order:
+        freeze(sweep, probe)
+    cells = [PlannedCell(cell_id=probe, axes={}, order=order.index(probe), bundle="b1") for probe in sorted(order)]
+    skipped = PlannedCell(cell_id="ruled-out", axes={}, state="skipped", reason="fp16 on a CPU", order=9)
+    outcome, shown = run(sweep, Plan(sweep="sweep", created="", overrides=[], cells=[*cells, skipped]))
+
+    verdicts = {"measures": "measured", "raises": "failed", "nothing": "measured", "exits_with_9": "failed"}
+    assert {cell.cell_id: cell.state for cell in outcome.cells} == {
+        **verdicts,
+        "is_unsupported": "unsupported",
+        "ruled-out": "skipped",
+    }
+    started = [record(sweep, probe).started for probe in order]
+    assert started == sorted(started)
+    assert (record(sweep, "raises").order, record(sweep, "raises").bundle) == (1, "b1")
+    assert record(sweep, "raises").plan == "001.json"
+    assert [cell.cell_id for cell in outcome.bad] == ["raises", "exits_with_9"]
+    assert outcome.exit_code == 1 and not outcome.interrupted
+    log = outcome.bad[0].log
+    assert log is not None and "ValueError" in log.read_text()
+    assert "[2/5] raises failed in " in shown and "ValueError: the loss is NaN" in shown
+    assert "6 cells: 2 failed, 2 measured, 1 skipped, 1 unsupported" in shown
+    assert f"  failed raises: {log}" in shown
+    assert status(tmp_path) == status(sweep), "a sweep's own directory will do"
+    assert status(sweep) == outcome.cells
+
+
+def test_a_cell_with_an_answer_is_not_run_again_and_one_without_is(tmp_path: Path) -> None:
+    for probe in ("measures", "is_unsupported", "raises"):
+        freeze(tmp_path, probe)
+    assert run(tmp_path)[0].exit_code == 1
+    outcome, shown = run(tmp_path)
+    assert attempts(tmp_path, "measures") == attempts(tmp_path, "is_unsupported") == ["attempt-001"]
+    assert attempts(tmp_path, "raises") == ["attempt-001", "attempt-002"]
+    assert record(tmp_path, "raises", 2).plan == "002.json"
+    assert "not to run: 2 cells: 1 measured, 1 unsupported" in shown
+    assert outcome.exit_code == 1
+
+
+@pytest.mark.parametrize("damage", ["truncated", "not_json", "other_schema", "empty"])
+def test_a_corrupt_record_is_kept_aside_and_the_cell_runs_again(tmp_path: Path, damage: str) -> None:
+    freeze(tmp_path, "measures")
+    run(tmp_path)
+    file = tmp_path / "measures" / "attempt-001" / "record.json"
+    whole = file.read_text()
+    damaged = {
+        "truncated": whole[: len(whole) // 2],
+        "not_json": "measured\n",
+        "other_schema": json.dumps({**json.loads(whole), "verdict": "splendid"}),
+        "empty": "",
+    }[damage]
+    file.write_text(damaged)
+    outcome, shown = run(tmp_path)
+    assert outcome.exit_code == 0
+    assert file.with_name("record.json.corrupt-1").read_text() == damaged
+    assert record(tmp_path, "measures").verdict is Verdict.LOST
+    assert "kept as record.json.corrupt-1" in (record(tmp_path, "measures").reason or "")
+    assert record(tmp_path, "measures", 2).verdict is Verdict.MEASURED
+    assert "kept as record.json.corrupt-1" in shown
+
+
+def test_a_cell_that_runs_elsewhere_is_left_alone(tmp_path: Path) -> None:
+    freeze(tmp_path, "measures")
+    freeze(tmp_path, "nothing")
+    _, attempt = CellDirectory(tmp_path / "measures").claim()
+    lease = Lease.of_this_process()
+    lease.model_copy(update={"host": "another-host", "pid": 1}).write(attempt / "lease.json")
+    outcome, shown = run(tmp_path)
+    assert attempts(tmp_path, "measures") == ["attempt-001"]
+    assert {cell.cell_id: (cell.state, cell.host) for cell in outcome.cells} == {
+        "measures": ("running", "another-host"),
+        "nothing": ("measured", lease.host),
+    }
+    assert outcome.exit_code == 0, "it has been submitted"
+    assert "not to run: 1 cell: 1 running" in shown
+
+    stale = lease.model_copy(update={"host": "another-host", "heartbeat": "2026-01-01T00:00:00+00:00"})
+    stale.write(attempt / "lease.json")
+    outcome, shown = run(tmp_path)
+    assert outcome.exit_code == 0
+    assert record(tmp_path, "measures").verdict is Verdict.LOST
+    assert record(tmp_path, "measures").ended == stale.heartbeat
+    assert record(tmp_path, "measures", 2).verdict is Verdict.MEASURED
+    assert "died without a record" in shown
+
+
+def test_a_damaged_cell_file_is_listed_and_the_others_run(tmp_path: Path) -> None:
+    freeze(tmp_path, "measures")
+    freeze(tmp_path, "nothing").write_text("config: {\n")
+    outcome, shown = run(tmp_path)
+    assert outcome.exit_code == 1
+    assert list(outcome.faults) == ["nothing"]
+    assert "not started nothing:" in shown and "not a frozen cell" in shown
+    assert record(tmp_path, "measures").verdict is Verdict.MEASURED
+
+
+def test_a_configuration_edited_while_a_cell_waits_changes_nothing(tmp_path: Path) -> None:
+    """What was frozen is what runs: the queue composes nothing."""
+    cell_file = freeze(tmp_path, "measures", device={"threads": 2})
+    frozen = cell_file.read_bytes()
+    run(tmp_path)
+    assert cell_file.read_bytes() == frozen
+    assert record(tmp_path, "measures").metrics["threads"].value == 2
+
+
+def test_a_queue_with_nothing_to_run_starts_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    freeze(tmp_path, "measures")
+    run(tmp_path)
+
+    def refuse(_: ForkServer) -> None:
+        raise AssertionError("no server is needed")
+
+    monkeypatch.setattr(ForkServer, "ensure", refuse)
+    assert run(tmp_path)[0].exit_code == 0
+
+
+def test_reasons_are_shown_as_they_are(tmp_path: Path) -> None:
+    """Markup of the terminal's library in a reason or an id is text."""
+    freeze(tmp_path, "measures", cell_id="a[bold]b")
+    assert "a[bold]b measured" in run(tmp_path)[1]
+
+
+def test_the_lock_of_the_device_is_free_afterwards(tmp_path: Path) -> None:
+    from scalerlt.launching.devices import hold
+
+    freeze(tmp_path, "measures")
+    run(tmp_path)
+    with hold(["cpu"], "this test", say=pytest.fail, give_up=lambda: False) as held:
+        assert held
+        outcome, shown = None, []
+        with hold(["cpu"], "another", say=shown.append, give_up=lambda: bool(shown)) as second:
+            assert not second
+        assert outcome is None and shown == [f"waiting for device cpu: this test (pid {os.getpid()}) measures on it"]
