@@ -9,15 +9,16 @@ import sys
 from pathlib import Path
 
 import torch
+import yaml
 
 from scalerlt.errors import UserError
 from scalerlt.models.checkpoint import build
 from scalerlt.models.config import OuroConfig
 from scalerlt.models.tokenizer import WordTokenizer
-from scalerlt.planning.hydra_bridge import compose
 from scalerlt.records.samples import Sample, SamplesHeader, write_samples
 from scalerlt.rollout.native import NativeEngine
 from scalerlt.rollout.request import Request, Response
+from scalerlt.schema.fields import resolve_path
 from scalerlt.tasks.arithmetic import arithmetic
 from scalerlt.tasks.prompt import Prompt
 
@@ -31,7 +32,7 @@ LENGTHS = (8, 32, 16, 27, 4, 30, 12, 24)
 def record() -> tuple[SamplesHeader, list[Sample]]:
     """Generate the samples; the same ones on every machine with the same torch build and one thread."""
     torch.set_num_threads(1)
-    values = compose(["model=tiny_ouro"]).cells[0].config["model"]
+    values = yaml.safe_load(resolve_path("pkg://scalerlt/conf/model/tiny_ouro.yaml").read_text(encoding="utf-8"))
     config = OuroConfig(**{name: values[name] for name in OuroConfig.__dataclass_fields__})
     model = build(config, dtype=torch.float32, device="cpu", seed=SEED)
     tokenizer, prompt = WordTokenizer.embedded(), Prompt()

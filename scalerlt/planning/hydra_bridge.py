@@ -40,6 +40,7 @@ from scalerlt.planning.sweep_file import Axis, SweepFile
 
 CONFIG_NAME = "config"
 CONF = Path(__file__).parent.parent / "conf"
+PLUGINS = "hydra_plugins.scalerlt"
 
 
 Execute = Callable[[Request], int]
@@ -151,22 +152,28 @@ def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) ->
     defaults = _defaults(loader)
     found, sound = checks.check(parsed, _HydraOptions(loader), defaults, multirun=multirun)
     problems += found
-    if not problems:
-        return  # the values are checked when each cell is composed
+    texts = [override.input_line or "" for override in sound]
     try:
-        texts = [override.input_line or "" for override in sound]
-        resolve_all(_request(loader, texts, _base(loader, texts)).cells)
+        base = _base(loader, texts)
+        if problems:  # else the values are checked when each cell is composed
+            resolve_all(_request(loader, texts, base).cells)
     except RequestErrors as error:
         problems += [problem for problem in error.problems if problem not in problems]
-    raise RequestErrors(problems)
+    if problems:
+        raise RequestErrors(problems)
 
 
 def _base(loader: ConfigLoader, arguments: Sequence[str]) -> DictConfig:
     """What is the same for all cells: Hydra's own settings, the sweep, where records go."""
     common = ("sweeps", "runs_dir")
-    return _load(
-        loader, [text for text in arguments if _is_hydra(text) or text.partition("=")[0].lstrip("+") in common]
-    )
+    keys = {text: text.partition("=")[0].lstrip("+") for text in arguments}
+    base = _load(loader, [text for text, key in keys.items() if _is_hydra(text) or key in common])
+    launcher = base.hydra.launcher.get("_target_")
+    if launcher != f"{PLUGINS}.{PlanLauncher.__name__}":
+        raise RequestErrors(
+            [f"hydra/launcher: {launcher} runs Hydra's jobs and knows no plans; use hydra/launcher=local"]
+        )
+    return base
 
 
 def _defaults(loader: ConfigLoader) -> dict[str, str]:
@@ -286,17 +293,16 @@ def _is_hydra(text: str) -> bool:
 
 def _register_plugins() -> None:
     """Make our plugins known as `hydra_plugins.scalerlt`, beside whatever other plugins are installed."""
-    name = "hydra_plugins.scalerlt"
-    if name in sys.modules:
+    if PLUGINS in sys.modules:
         return
     try:
         importlib.import_module("hydra_plugins")
     except ImportError:
         sys.modules["hydra_plugins"] = ModuleType("hydra_plugins")
         sys.modules["hydra_plugins"].__path__ = []
-    sys.modules[name] = module = ModuleType(name)
+    sys.modules[PLUGINS] = module = ModuleType(PLUGINS)
     for plugin in (PlanSweeper, PlanLauncher):
-        plugin.__module__ = name
+        plugin.__module__ = PLUGINS
         setattr(module, plugin.__name__, plugin)
         Plugins.instance().register(plugin)
 

@@ -78,15 +78,15 @@ def _problem(
     override: Override, options: Options, known: list[str], chosen: dict[str, set[str]], *, multirun: bool
 ) -> str | None:
     key, text = override.key_or_group, override.input_line
-    if key.split(".")[0].split("/")[0] == "hydra":
-        return None  # Hydra's own configuration: Hydra checks it
+    if key.split(".")[0] == "hydra":
+        return None  # a value of Hydra's own: Hydra checks it
     if override.is_sweep_override() and not multirun:
         return f"{text} lists several values; run them with `scalerlt sweep`, or quote a value that holds a comma"
     if override.is_sweep_override() and key in NOT_SWEPT:
         return f"{text}: {key} cannot be swept; give one value"
     if override.is_delete():
         return f"{text} takes away what a cell needs; give the key another value instead"
-    if key in known:
+    if key in known or key.startswith("hydra/"):
         offered = options.options(key)
         wrong = [value for value in values_of(override) if value.strip("'\"") not in offered]
         return " ".join(f"{key}={value}: {key} has no such option{nearest(value, offered)}" for value in wrong) or None

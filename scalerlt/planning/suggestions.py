@@ -11,8 +11,10 @@ def nearest(wrong: str, valid: Iterable[str], fallback: Iterable[str] | None = N
         fallback: what to list when nothing is near; all of `valid` by default.
     """
     names = sorted(valid)
-    close = difflib.get_close_matches(wrong, names, n=2, cutoff=0.6)
-    if close:
-        return f"; did you mean {' or '.join(close)}?"
+    likeness = {name: difflib.SequenceMatcher(None, wrong, name).ratio() for name in names}
+    best = max(likeness.values(), default=0.0)
+    if best >= 0.6:
+        close = [name for name in names if likeness[name] >= best - 0.05]
+        return f"; did you mean {' or '.join(close[:2])}?"
     listed = ", ".join(names if fallback is None else fallback)
     return f"; there are {listed}" if listed else "; there are none"

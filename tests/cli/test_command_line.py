@@ -83,7 +83,12 @@ def test_a_wrong_request_names_everything_and_writes_nothing(arguments: list[str
         (["status", "nowhere"], "nowhere: there is no such runs directory"),
         (["report", "nowhere"], "nowhere: there is no such runs directory"),
         (["run", "seed=1,2"], "lists several values"),
-        (["run", "hydra/launcher=nope"], "hydra/launcher"),
+        (
+            ["run", "hydra/launcher=nope"],
+            "hydra/launcher=nope: hydra/launcher has no such option; there are basic, local",
+        ),
+        (["sweep", "hydra/launcher=basic"], "knows no plans; use hydra/launcher=local"),
+        (["run", "hydra.nope=1"], "hydra.nope"),
         (["sweep", "batch.minibatch_responses=3,16"], "does not divide"),
         (["run", "--config-dir", "nowhere"], "there is no such directory"),
     ],
