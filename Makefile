@@ -1,0 +1,61 @@
+# make demo   installs into .venv, runs the sweep `quickstart` and builds its tables and figures
+# make test   the tests, ruff and mypy
+#
+# Installation is under one constraints file that pins what was tested.
+
+PYTHON ?= python3
+VENV ?= .venv
+RUNS ?= runs
+REPORTS ?= reports
+TORCH = torch==2.13.0
+PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
+
+# The real GSM8K (train.jsonl, test.jsonl of github.com/openai/grade-school-math), for the tests that read it.
+SCALERLT_GSM8K ?= $(abspath $(wildcard ../shared/data/gsm8k))
+export SCALERLT_GSM8K
+
+.PHONY: install demo test lint test-core test-wheel clean
+
+install: $(VENV)/.installed
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "ScaleRLT needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another with make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV)"
+	$(PIP) $(TORCH) --editable '.[torch]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "installing the development extra into $(VENV)"
+	$(PIP) $(TORCH) --editable '.[torch,dev]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(VENV)/bin/scalerlt sweep quickstart runs_dir=$(RUNS)
+	$(VENV)/bin/scalerlt report $(RUNS)/quickstart --out $(REPORTS)/quickstart
+
+test: lint
+	$(VENV)/bin/python -m pytest -q
+
+lint: $(VENV)/.installed-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+# Planning, launching's status and analysis in an environment that has no torch.
+test-core:
+	$(MAKE) VENV=.venv-core .venv-core/.installed-core
+	.venv-core/bin/python -m pytest -q tests/schema tests/planning tests/analysis tests/cli tests/test_arrows.py
+
+.venv-core/.installed-core: pyproject.toml .ci/constraints.txt | .venv-core/bin/python
+	$(PIP) --editable . pytest pytest-timeout hypothesis
+	@touch $@
+
+# The built wheel in an environment of its own, used from a folder that has its own conf/ and analysis/.
+test-wheel: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pytest -q tests/packaging --run-packaging
+
+clean:
+	rm -rf .venv .venv-core build dist
