@@ -20,6 +20,7 @@ usage: scalerlt COMMAND ...
   sweep [NAME] [overrides]    every cell of a sweep; the same as python -m scalerlt -m +sweeps=NAME [overrides]
   plan [NAME] [overrides]     what a sweep would run, and why not; writes nothing
   status [RUNS]               the state of each cell
+  show CELL                   what the policy wrote: answers, grades, exit depths
   report [RUNS] [--out DIR]   tables and figures, from records only
   doctor                      what this machine can do
 
@@ -110,6 +111,27 @@ def status(arguments: list[str]) -> int:
     return show_status(_existing(options.runs))
 
 
+def show(arguments: list[str]) -> int:
+    """Show what a policy wrote."""
+    parser = argparse.ArgumentParser(
+        prog="scalerlt show", description="What the policy wrote: answers, grades, exit depths."
+    )
+    parser.add_argument("cell", metavar="CELL", help="a cell's directory, or its id or an unambiguous part of it")
+    parser.add_argument("--runs", default="runs", metavar="RUNS", help="where to look for the id (default: runs)")
+    parser.add_argument("--step", type=int, metavar="N", help="the samples of this step (default: the last)")
+    parser.add_argument("--wrong", action="store_true", help="only answers that the grader did not accept")
+    parser.add_argument("--limit", type=int, default=10, metavar="N", help="at most so many answers (default: 10)")
+    parser.add_argument("--diff", metavar="CELL2", help="only what the two cells answer differently")
+    options = parser.parse_args(arguments)
+    from scalerlt.analysis.samples import find_cell, show_samples
+
+    runs = Path(options.runs)
+    other = find_cell(options.diff, runs) if options.diff else None
+    cell = find_cell(options.cell, runs)
+    show_samples(cell, step=options.step, wrong=options.wrong, limit=options.limit, other=other)
+    return 0
+
+
 def report(arguments: list[str]) -> int:
     """Build tables and figures from records."""
     parser = argparse.ArgumentParser(
@@ -143,6 +165,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "sweep": sweep,
     "plan": plan,
     "status": status,
+    "show": show,
     "report": report,
     "doctor": doctor,
 }
@@ -188,7 +211,13 @@ def _named_sweep(arguments: list[str]) -> list[str]:
 def _list_of_sweeps() -> str:
     from scalerlt.planning.sweep_file import available, read
 
-    lines = [f"  {name:20} {read(path).definition.get('description', '')}" for name, path in available().items()]
+    lines = []
+    for name, path in available().items():
+        try:
+            about = read(path).definition.get("description", "")
+        except UserError as error:
+            about = f"cannot be used: {str(error).splitlines()[0]}"
+        lines.append(f"  {name:20} {about}")
     return "\n".join(lines) + "\n"
 
 

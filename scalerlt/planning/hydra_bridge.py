@@ -9,6 +9,7 @@ One request takes one of two ways to the same cells: `launch` goes through `hydr
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -56,14 +57,21 @@ def launch(arguments: Sequence[str], execute: Execute) -> int:
     arguments = _prepare(arguments)
     parsed = get_args_parser().parse_args(arguments)
     shows_something = parsed.cfg or parsed.help or parsed.hydra_help or parsed.info or parsed.shell_completion
+    if parsed.multirun and (parsed.cfg or parsed.info or parsed.shell_completion):
+        raise UserError("--cfg, --info and -sc tell of one cell and not of a sweep; leave out `sweep` or -m")
+    if parsed.shell_completion and "COMP_LINE" in os.environ:
+        os.environ["COMP_LINE"] = _without_command(os.environ["COMP_LINE"])
     if not shows_something:
         _check(parsed.overrides, _loader(parsed.config_dir), multirun=parsed.multirun)
     exit_codes: list[int] = []
 
     def run_one(config: DictConfig) -> None:
         overrides = [text for text in parsed.overrides if not _is_hydra(text)]
-        cell = ComposedCell(overrides, _plain(_without_hydra(config)))
-        exit_codes.append(execute(Request(None, overrides, [], [cell], str(config.runs_dir), {})))
+        try:
+            cell = ComposedCell(overrides, _plain(_without_hydra(config)))
+            exit_codes.append(execute(Request(None, overrides, [], [cell], str(config.runs_dir), {})))
+        except UserError as error:
+            raise _Refused(error) from error
 
     PlanSweeper.execute = staticmethod(lambda request: exit_codes.append(execute(request)))
     argv, sys.argv = sys.argv, ["scalerlt", *arguments]
@@ -74,6 +82,12 @@ def launch(arguments: Sequence[str], execute: Execute) -> int:
     finally:
         sys.argv = argv
     return exit_codes[-1] if exit_codes else 0
+
+
+def _without_command(line: str) -> str:
+    """A line to be completed as Hydra knows it: before its last word no command of ours, name of a sweep, or flag."""
+    program, *words = line.split(" ")
+    return " ".join([program, *(word for word in words[:-1] if "=" in word), *words[-1:]])
 
 
 def compose(arguments: Sequence[str], config_dir: str | None = None) -> Request:
@@ -148,7 +162,7 @@ class _HydraOptions:
 def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) -> None:
     """Raise RequestErrors with all that is wrong: in form, groups, keys, and, of what remains, in values."""
     problems: list[str] = []
-    parsed = checks.parse(arguments, problems)
+    parsed = checks.parse(arguments, problems, loader)
     defaults = _defaults(loader)
     found, sound = checks.check(parsed, _HydraOptions(loader), defaults, multirun=multirun)
     problems += found
@@ -168,12 +182,24 @@ def _base(loader: ConfigLoader, arguments: Sequence[str]) -> DictConfig:
     common = ("sweeps", "runs_dir")
     keys = {text: text.partition("=")[0].lstrip("+") for text in arguments}
     base = _load(loader, [text for text, key in keys.items() if _is_hydra(text) or key in common])
-    launcher = base.hydra.launcher.get("_target_")
+    _check_runs_dir(base)
+    sweeper, launcher = base.hydra.sweeper.get("_target_"), base.hydra.launcher.get("_target_")
     if launcher != f"{PLUGINS}.{PlanLauncher.__name__}":
         raise RequestErrors(
             [f"hydra/launcher: {launcher} runs Hydra's jobs and knows no plans; use hydra/launcher=local"]
         )
+    if sweeper != f"{PLUGINS}.{PlanSweeper.__name__}":
+        raise RequestErrors([f"hydra/sweeper: {sweeper} makes no plans; use hydra/sweeper=scalerlt"])
     return base
+
+
+def _check_runs_dir(base: DictConfig) -> None:
+    try:
+        given = base.runs_dir
+    except OmegaConfBaseException as error:
+        raise RequestErrors([_one_line(error)]) from error
+    if not isinstance(given, str | int | float) or not str(given).strip():
+        raise RequestErrors([f"runs_dir={given}: give the directory where records go"])
 
 
 def _defaults(loader: ConfigLoader) -> dict[str, str]:
@@ -192,14 +218,14 @@ def _request(loader: ConfigLoader, arguments: Sequence[str], base: DictConfig) -
     if sweep is not None:
         _check_sweep_keys(sweep, loader)
     of_hydra = [text for text in arguments if _is_hydra(text)]
-    own = [override for override in checks.parse(arguments, []) if _is_value(override)]
+    own = [override for override in checks.parse(arguments, [], loader) if _is_value(override)]
     own_axes: list[Axis] = [(_left(override), ",".join(checks.values_of(override))) for override in own]
     grids = [_overridden(grid, own_axes) for grid in (sweep.grids if sweep else ((),))]
 
     composed: dict[tuple[str, ...], ComposedCell] = {}
     values: dict[str, set[str]] = {}
     problems: list[str] = []
-    for combination in dict.fromkeys(combination for grid in grids for combination in _combinations(grid)):
+    for combination in dict.fromkeys(combination for grid in grids for combination in _combinations(grid, loader)):
         for text in combination:
             key, _, value = text.partition("=")
             values.setdefault(key.lstrip("+"), set()).add(value)
@@ -224,7 +250,7 @@ def _check_sweep_keys(sweep: SweepFile, loader: ConfigLoader) -> None:
     """The keys and options that a sweep file names are checked like the command line's."""
     problems: list[str] = []
     for grid in sweep.grids:
-        parsed = checks.parse([f"{key}={values}" for key, values in grid], problems)
+        parsed = checks.parse([f"{key}={values}" for key, values in grid], problems, loader)
         found, _ = checks.check(parsed, _HydraOptions(loader), _defaults(loader), multirun=True)
         problems += found
     if problems:
@@ -238,11 +264,11 @@ def _overridden(grid: Sequence[Axis], own: Sequence[Axis]) -> list[Axis]:
     return merged + list(replaced.values())
 
 
-def _combinations(axes: Sequence[Axis]) -> Iterator[tuple[str, ...]]:
+def _combinations(axes: Sequence[Axis], loader: ConfigLoader) -> Iterator[tuple[str, ...]]:
     listed = []
     for key, values in axes:
         problems: list[str] = []
-        override = checks.parse([f"{key}={values}"], problems)
+        override = checks.parse([f"{key}={values}"], problems, loader)
         if problems:
             raise RequestErrors(problems)
         listed.append([f"{key}={value}" for value in checks.values_of(override[0])])
@@ -311,7 +337,7 @@ def _store_sweeps(given: Sequence[Path]) -> None:
     store = ConfigStore.instance()
     files = sweep_file.available() | {path.stem: path for path in given}
     for name, path in files.items():
-        node = {"sweep": {"name": name, "file": str(path.resolve())}}
+        node = {"sweep": {"name": name, "file": str(path.absolute())}}
         store.store(group="sweeps", name=name, package="_global_", node=node)
 
 
@@ -322,7 +348,7 @@ def _prepare(arguments: Sequence[str]) -> list[str]:
     for text in arguments:
         key, _, value = text.partition("=")
         if key in ("sweeps", "+sweeps"):
-            if value.endswith((".yaml", ".yml")):
+            if sweep_file.is_path(value):
                 given.append(sweep_file.find(value))
                 value = given[-1].stem
             text = f"+sweeps={value}"

@@ -14,6 +14,9 @@ from scalerlt.schema.fields import FileInput, resolve_path
 from scalerlt.schema.identity import marked
 from scalerlt.schema.registry import GROUPS, key_of
 
+LOOKED_AT = ("experiment", "model", "batch", "rollout", "prompt", "task")
+"""The groups that a check may depend on."""
+
 
 def file_inputs(cell: Cell) -> dict[str, FrozenInput]:
     """Every file input that the cell names, by full key, with its digest.
@@ -30,15 +33,21 @@ def file_inputs(cell: Cell) -> dict[str, FrozenInput]:
             key, value = f"{group}.{key_of(described, name)}", getattr(part, name)
             if value is None:
                 continue
-            path = resolve_path(value)
             patterns = [pattern.format(**vars(part)) for pattern in mark.patterns]
-            files = [path] if path.is_file() else sorted(file for pattern in patterns for file in path.glob(pattern))
-            if not files:
-                wanted = f" or directory with {' or '.join(patterns)}" if patterns else ""
-                problems.append(f"{key}={value}: there is no such file{wanted}")
+            try:
+                path = resolve_path(value)
+                found_in = (file for pattern in patterns for file in path.glob(pattern))
+                files = [path] if path.is_file() else sorted(found_in)
+                if not files:
+                    wanted = f" or directory with {' or '.join(patterns)}" if patterns else ""
+                    problems.append(f"{key}={value}: there is no such file{wanted}")
+                    continue
+                digest = _digest(files)
+            except (OSError, ImportError, RuntimeError, ValueError) as error:  # no permission, no package, no home, ...
+                problems.append(f"{key}={value}: cannot be read ({error})")
                 continue
             stored = value if value.startswith("pkg://") else str(path)
-            found[key] = FrozenInput(path=stored, sha256=_digest(files))
+            found[key] = FrozenInput(path=stored, sha256=digest)
     if problems:
         raise RequestErrors(problems)
     return found
@@ -56,10 +65,14 @@ def check_inputs(cell: Cell, seen: dict[Any, list[str]]) -> list[str]:
         target = getattr(part, "check", None)
         if target is None:
             continue
-        key = (target, *(_frozen(getattr(cell, needed)) for needed in ("model", "batch", "rollout", "task")))
+        key = (target, *(_frozen(getattr(cell, needed)) for needed in LOOKED_AT))
         if key not in seen:
             module, _, function = target.rpartition(".")
-            seen[key] = list(getattr(importlib.import_module(module), function)(cell))
+            try:
+                check = getattr(importlib.import_module(module), function)
+            except (ImportError, AttributeError) as error:
+                raise RequestErrors([f"{group}._check_={target}: cannot be imported ({error})"]) from error
+            seen[key] = list(check(cell))
         problems += seen[key]
     return problems
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
+from itertools import islice
 from typing import Any, Protocol, get_args, get_type_hints
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -14,6 +16,10 @@ from scalerlt.schema.registry import GROUPS, key_of, schema_of
 
 TOP_LEVEL = (*SCALAR_KEYS, "runs_dir")
 NOT_SWEPT = ("runs_dir", "sweeps")
+MAX_VALUES = 100_000
+"""Of one key: a plan lists all its cells, and is made in memory."""
+OF_THE_OPTION = ("name", "_target_", "_check_")
+"""What makes an option what it is: set in its file alone, so that no cell goes by the name of another."""
 
 
 class Options(Protocol):
@@ -26,14 +32,24 @@ class Options(Protocol):
         """The options of a config group."""
 
 
-def parse(overrides: Sequence[str], problems: list[str]) -> list[Override]:
-    """Parse each override on its own; those that do not parse become problems."""
+def parse(overrides: Sequence[str], problems: list[str], loader: ConfigLoader) -> list[Override]:
+    """Parse each override on its own; those that do not parse, or list no values, become problems.
+
+    Args:
+        loader: knows the options that `glob(*)` stands for.
+    """
     parser = OverridesParser.create()
     parsed = []
     for text in overrides:
         try:
-            parsed.append(parser.parse_override(text))
-        except HydraException as error:
+            override = parser.parse_override(text)
+            override.config_loader = loader
+            values = values_of(override)
+            if 0 < len(values) <= MAX_VALUES:
+                parsed.append(override)
+            else:
+                problems.append(f"{text} names {f'more than {MAX_VALUES:,}' if values else 'no'} values")
+        except (HydraException, ValueError) as error:
             detail = str(error).splitlines()[0]
             problems.append(f"{text!r} is not an override of the form key=value ({detail})")
     return parsed
@@ -68,9 +84,9 @@ def check(
 
 
 def values_of(override: Override) -> list[str]:
-    """The values that an override names, each as the text of an override's right-hand side."""
+    """The values that an override names, each as the text of an override's right-hand side; of very many the first."""
     if override.is_sweep_override():
-        return [str(value) for value in override.sweep_string_iterator()]
+        return [str(value) for value in islice(override.sweep_string_iterator(), MAX_VALUES + 1)]
     return [str(override.get_value_element_as_str())]
 
 
@@ -78,6 +94,8 @@ def _problem(
     override: Override, options: Options, known: list[str], chosen: dict[str, set[str]], *, multirun: bool
 ) -> str | None:
     key, text = override.key_or_group, override.input_line
+    if key == "hydra":
+        return f"{text} replaces all settings of Hydra; name one, such as hydra.verbose=true"
     if key.split(".")[0] == "hydra":
         return None  # a value of Hydra's own: Hydra checks it
     if override.is_sweep_override() and not multirun:
@@ -91,6 +109,9 @@ def _problem(
         wrong = [value for value in values_of(override) if value.strip("'\"") not in offered]
         return " ".join(f"{key}={value}: {key} has no such option{nearest(value, offered)}" for value in wrong) or None
     valid = _keys(chosen)
+    part, _, last = key.rpartition(".")
+    if key in valid and last in OF_THE_OPTION:
+        return f"{key} belongs to the option of {part} and cannot be set; choose another option, or write one in a file"
     if key in valid or key.startswith("device.env."):
         return None
     names = [name for name in valid if not name.endswith((".name", "_"))]

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from scalerlt.errors import UserError
 from scalerlt.planning.request import Request
 from scalerlt.planning.resolve import ResolvedCell
 from scalerlt.records.base import UnreadableDocument, now
@@ -31,20 +32,29 @@ def make_plan(request: Request, cells: list[ResolvedCell], provenance: dict[str,
 
 
 def freeze(plan: Plan, cells: list[ResolvedCell], runs_dir: Path) -> tuple[SweepDirectory, str]:
-    """Write the plan, and a cell.yaml for each cell that may run and has none yet.
+    """Write the plan, and a cell.yaml for each cell that may run.
+
+    One that stands there already is kept, unless it is damaged or the request now asks for other limits, gates or
+    paths: these are no part of the identity, and the next attempt is to go by the newest.
 
     Returns:
         The sweep's directory and the plan's file name.
+
+    Raises:
+        UserError: `runs_dir` cannot be written to.
     """
     sweep = SweepDirectory(runs_dir / plan.sweep)
-    for cell in cells:
-        if cell.unsupported is not None:
-            continue
-        file = sweep.cell(cell.cell_id).cell_file
-        if not _is_whole(file, cell):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            _frozen(cell, plan.sweep).write(file)
-    return sweep, sweep.add_plan(plan).name
+    try:
+        for cell in cells:
+            if cell.unsupported is not None:
+                continue
+            file = sweep.cell(cell.cell_id).cell_file
+            if not _stands(file, cell):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                _frozen(cell, plan.sweep).write(file)
+        return sweep, sweep.add_plan(plan).name
+    except OSError as error:
+        raise UserError(f"runs_dir={runs_dir}: records cannot be written there ({error.strerror})") from error
 
 
 def _planned(cell: ResolvedCell, order: int) -> PlannedCell:
@@ -71,8 +81,10 @@ def _frozen(cell: ResolvedCell, sweep: str) -> FrozenCell:
     )
 
 
-def _is_whole(file: Path, cell: ResolvedCell) -> bool:
+def _stands(file: Path, cell: ResolvedCell) -> bool:
+    """Whether the file holds the cell as it is asked for."""
     try:
-        return FrozenCell.read(file).identity == cell.identity
+        frozen = FrozenCell.read(file)
+        return frozen.identity == cell.identity and frozen.config == cell.config
     except UnreadableDocument:
         return False

@@ -85,8 +85,10 @@ def resolve(entry: ComposedCell, machine: Machine, checked: dict[Any, list[str]]
 
 
 def _chosen_device(device: Any, machine: Machine) -> Any:
-    """`device=auto` becomes cuda where there is a GPU, else cpu; the choice is frozen."""
-    if not isinstance(device, dict) or device.get("type") != "auto":
+    """`device=auto` becomes cuda where there is a GPU, else cpu, or what device.type says; the choice is frozen."""
+    if not isinstance(device, dict) or "auto" not in (device.get("name"), device.get("type")):
         return device
-    kind = "cuda" if machine.gpus else "cpu"
+    kind = device.get("type")
+    if kind == "auto":
+        kind = "cuda" if machine.gpus else "cpu"
     return {**device, "name": kind, "type": kind}

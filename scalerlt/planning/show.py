@@ -5,7 +5,10 @@ from collections import Counter
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.store import SweepDirectory
 
-IN_THE_NAME = ("experiment", "model", "precision", "batch", "checkpoint", "rollout", "seed", "cohort", "block")
+IN_THE_NAME = (
+    *("experiment", "model", "precision", "batch", "checkpoint", "rollout", "logprob"),
+    *("seed", "cohort", "block"),
+)
 """Keys that a cell's id tells already."""
 
 

@@ -42,11 +42,20 @@ class FileInput:
 
 
 def resolve_path(value: str) -> Path:
-    """The file that a configured path names; `pkg://package.name/file` is a file that ships with the package."""
+    """The file or directory that a configured path names.
+
+    `pkg://package.name/file` is a file that ships with the package; `CELL@step` the policy that a run saved at that
+    step, CELL being the cell's directory.
+    """
     if value.startswith("pkg://"):
         package, _, name = value.removeprefix("pkg://").partition("/")
         return Path(str(importlib.resources.files(package))) / name
-    return Path(value).expanduser().resolve()
+    path = Path(value).expanduser()
+    cell, at, step = path.name.rpartition("@")
+    if at and step.isdigit() and not path.exists():
+        saved = sorted((path.parent / cell).glob(f"attempt-*/checkpoints/step-{int(step):06d}/policy"))
+        return saved[-1].resolve() if saved else path.resolve()
+    return path.resolve()
 
 
 def _dotted(value: str) -> str:
@@ -72,6 +81,8 @@ def parse_bytes(value: int | str) -> int:
         size = int(float(match[1]) * _UNITS[match[2]])
     if size <= 0:
         raise ValueError(f"{value!r} is not a size above zero")
+    if size >= 2**62:
+        raise ValueError(f"{value!r} is more than any machine has")
     return size
 
 

@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes, exit codes, and what is written where."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 QUICK = ["model=tiny_ouro", "batch.prompts_per_step=1", "batch.group_size=2", "batch.minibatch_responses=2"]
 QUICK += ["experiment.repeats=1", "experiment.warmup=0", "rollout.max_new_tokens=3"]
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no cell runs without torch")
 
 
 def scalerlt(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -51,6 +53,7 @@ def test_every_command_has_its_own_help(command: str, tmp_path: Path) -> None:
     if command == "sweep":
         assert "quickstart" in result.stdout
     if command in ("run", "sweep"):
+        assert "scalerlt is powered by Hydra" in result.stdout
         assert "precision: bf16, fp16, fp32, fp64" in result.stdout  # Hydra's own list of config groups
     assert list(tmp_path.iterdir()) == []
 
@@ -91,6 +94,11 @@ def test_a_wrong_request_names_everything_and_writes_nothing(arguments: list[str
         (["run", "hydra.nope=1"], "hydra.nope"),
         (["sweep", "batch.minibatch_responses=3,16"], "does not divide"),
         (["run", "--config-dir", "nowhere"], "there is no such directory"),
+        (["run", "batch.minibatch_responses=3"], "does not divide"),
+        (["run", "model.weights=nowhere"], "there is no such file"),
+        (["run", "task=gsm8k"], "task.path is not set"),
+        (["run", "batch.group_size=${nope}"], "nope"),
+        (["sweep", "quickstart", "--cfg", "job"], "--cfg, --info and -sc tell of one cell and not of a sweep"),
     ],
 )
 def test_mistakes_get_one_clear_line(arguments: list[str], said: str, tmp_path: Path) -> None:
@@ -118,6 +126,22 @@ def test_hydra_shows_a_composed_configuration(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("scalerlt run prec", {"precision=", "precision."}),
+        ("scalerlt sweep quickstart seed=1 precision=b", {"precision=bf16"}),
+        ("scalerlt run --cfg job batch=s", {"batch=small"}),
+        ("scalerlt precision=fp3", {"precision=fp32"}),
+    ],
+)
+def test_the_shell_completes_overrides_behind_our_commands(line: str, offered: set[str], tmp_path: Path) -> None:
+    result = scalerlt("-sc", "query=bash", cwd=tmp_path, COMP_LINE=line)
+    assert result.returncode == 0, result.stderr
+    assert set(result.stdout.split()) == offered
+
+
+@needs_torch
 def test_a_sweep_is_measured_once_and_reported(tmp_path: Path) -> None:
     """sweep, again, status, plan, report; and python -m scalerlt -m is the same door."""
     sweep = ["experiment=rollout_throughput", "precision=fp32,mxfp8", "seed=0,1", *QUICK]
@@ -145,6 +169,7 @@ def test_a_sweep_is_measured_once_and_reported(tmp_path: Path) -> None:
     assert "mxfp8" in table and "unsupported" in table
 
 
+@needs_torch
 def test_run_prints_its_record(tmp_path: Path) -> None:
     result = scalerlt("run", "experiment=rollout_throughput", *QUICK, cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr

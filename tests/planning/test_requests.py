@@ -7,14 +7,17 @@ import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
+from schema.plain_config import plain_config
 
-from scalerlt.errors import RequestErrors
+from scalerlt.errors import RequestErrors, UserError
 from scalerlt.planning.hydra_bridge import CONF, compose
+from scalerlt.planning.inputs import file_inputs
 from scalerlt.planning.plan import freeze, make_plan
 from scalerlt.planning.resolve import resolve_all
 from scalerlt.records.base import UnreadableDocument
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.plan import Plan
+from scalerlt.schema import load_cell
 from scalerlt.schema.machine import Machine
 
 CPU = Machine(gpus=0, gpu_reason="none here", cpus=2)
@@ -89,18 +92,58 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_names() -> None:
         ("rollout.max_new_tokens=0", "greater than 0"),
         ("model.num_key_value_heads=3", "not a multiple"),
         ("model.weights=/no/such/place", "there is no such file"),
+        ("model.max_position_embeddings=40", "positions, but model.max_position_embeddings=40"),
+        ("model.vocab_size=300", "model.vocab_size=300 is smaller than the tokenizer's 512 tokens"),
         ("task=gsm8k", "task.path is not set"),
         ("task.rollouts=/no/such/file", "there is no such file"),
+        ("task.rollouts=null", "task.rollouts=None: input should be a valid string"),
         ("device.memory_limit=lots", "not a size"),
         ("seed=${nope}", "nope"),
         ("seed=???", "seed"),
         ("runs_dir=a,b", "cannot be swept"),
+        ("runs_dir=null", "give the directory where records go"),
+        ("runs_dir=[a]", "give the directory where records go"),
+        ("runs_dir=''", "give the directory where records go"),
+        ("runs_dir=${oc.env:NO_SUCH_VARIABLE}", "NO_SUCH_VARIABLE"),
+        ("seed=range(0,10,0)", "must not be zero"),
+        ("seed=range(10,0)", "names no values"),
+        ("seed=interval(0,1)", "INTERVAL"),
+        ("seed=range(0,100000000000)", "names more than 100,000 values"),
+        ("batch=glob(z*)", "names no values"),
+        ("batch.group_size=glob(*)", "names no values"),
+        ("seed=" + 5000 * "9", "4300 digits"),
+        ("seed=2147483648", "less than 2147483648"),
+        ("hydra=1", "replaces all settings of Hydra"),
+        ("hydra/sweeper=basic", "use hydra/sweeper=scalerlt"),
+        ("hydra.sweeper._target_=os.system", "use hydra/sweeper=scalerlt"),
+        ("precision.name=fp99", "precision.name belongs to the option"),
+        ("experiment.name=../elsewhere", "experiment.name belongs to the option"),
+        ("rollout.engine.name=other", "rollout.engine.name belongs to the option"),
+        ("checkpoint._target_=os.getcwd", "checkpoint._target_ belongs to the option"),
+        ("experiment._check_=os.getcwd", "experiment._check_ belongs to the option"),
+        ("task.rollouts=pkg://no_such_package/rollouts.jsonl", "cannot be read"),
+        ("task.rollouts=" + 300 * "a", "cannot be read"),
+        ("task.rollouts='~no_such_user/file'", "cannot be read"),
+        ("device.memory_limit=9999999TiB", "more than any machine has"),
+        ("device.threads=1000000", "less than or equal to 4096"),
     ],
 )
 def test_one_clear_line_for_a_wrong_value(override: str, said: str) -> None:
     problems = problems_of(override)
     assert any(said in problem for problem in problems), problems
     assert all("\n" not in problem and "Traceback" not in problem for problem in problems)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "word_tokenizer.json"])
+def test_every_file_of_a_checkpoint_that_is_read_is_part_of_the_identity(tmp_path: Path, name: str) -> None:
+    cell = load_cell(plain_config({"model.weights": str(tmp_path)}))
+    for file in ("config.json", "model.safetensors", "tokenizer.json", "word_tokenizer.json", "README.md"):
+        (tmp_path / file).write_text("before")
+    before = file_inputs(cell)["model.weights"].sha256
+    (tmp_path / "README.md").write_text("of no interest")
+    assert file_inputs(cell)["model.weights"].sha256 == before
+    (tmp_path / name).write_text("after!")
+    assert file_inputs(cell)["model.weights"].sha256 != before
 
 
 def test_a_key_that_only_one_option_has_is_an_error_for_the_other() -> None:
@@ -139,6 +182,43 @@ def test_plans_are_numbered_and_cells_are_frozen_once(tmp_path: Path) -> None:
     assert Plan.read(sweep.path / "plans" / first) == plan
     frozen = FrozenCell.read(sweep.cells()[0].cell_file)
     assert resolve_all(request.cells, CPU)[0].identity == frozen.identity
+
+
+def test_what_is_no_part_of_the_identity_goes_by_the_newest_request(tmp_path: Path) -> None:
+    """A cell that ran out of its time limit gets the next request's limit, not the first one's for ever."""
+    for limit in ("1.0", "60.0"):
+        request = compose([f"resources.timeout_s={limit}"])
+        cells = resolve_all(request.cells, CPU)
+        sweep, _ = freeze(make_plan(request, cells, {}), cells, tmp_path)
+    assert len(sweep.cells()) == 1
+    assert FrozenCell.read(sweep.cells()[0].cell_file).config["resources"]["timeout_s"] == 60.0
+
+
+def test_a_runs_directory_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    request = compose([])
+    cells = resolve_all(request.cells, CPU)
+    with pytest.raises(UserError, match=r"runs_dir=.*file: records cannot be written there"):
+        freeze(make_plan(request, cells, {}), cells, tmp_path / "file")
+
+
+def test_glob_names_the_options_of_a_group() -> None:
+    cells = compose(["batch=glob(*,exclude=l*)"]).cells
+    assert {cell.config["batch"]["name"] for cell in cells} == {"medium", "small"}
+
+
+def test_the_device_may_be_chosen_by_its_type(tmp_path: Path) -> None:
+    chosen = resolve_all(compose(["device.type=cpu"]).cells, GPU)[0]
+    assert chosen.identity == resolve_all(compose(["device=cpu"]).cells, GPU)[0].identity
+
+
+def test_a_check_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
+    mine = tmp_path / "experiment"
+    mine.mkdir()
+    values = yaml.safe_load((CONF / "experiment" / "rollout_throughput.yaml").read_text())
+    (mine / "mine.yaml").write_text(yaml.safe_dump(values | {"name": "mine", "_check_": "no_such_package.check"}))
+    with pytest.raises(RequestErrors, match=r"experiment\._check_=no_such_package\.check: cannot be imported"):
+        resolve_all(compose(["experiment=mine"], str(tmp_path)).cells, CPU)
 
 
 def test_a_damaged_frozen_cell_is_written_again(tmp_path: Path) -> None:

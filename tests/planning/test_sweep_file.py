@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scalerlt.errors import UserError
 from scalerlt.planning import sweep_file
@@ -33,6 +35,17 @@ def test_values_become_hydra_overrides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["a,b", "it's", 'say "no"', "x=y", "[1]", "{a: 1}", "two words", "a\\b", "a\\", "a\\'b", "${seed}"]
+)
+def test_a_text_in_a_list_means_itself(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({"grid": {"prompt.template": [text, "plain"]}}))
+    ((axis,),) = sweep_file.read(path).grids
+    override = OverridesParser.create().parse_override(f"{axis[0]}={axis[1]}")
+    assert [getattr(value, "text", value) for value in override.sweep_iterator()] == [text, "plain"]
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("- a", "is a mapping"),
@@ -47,6 +60,7 @@ def test_values_become_hydra_overrides(tmp_path: Path) -> None:
         ("union: []", "`union` is a list"),
         ("union: [{grid: {seed: 1}}, {zip: {}}]", "part 2 of the union"),
         ("grid: {seed: 1", "not a readable sweep file"),
+        ("grid: {seed: [0], seed: [1, 2]}", "the key seed stands twice"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
@@ -59,6 +73,21 @@ def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
 def test_a_name_that_does_not_exist_names_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean quickstart"):
         sweep_file.find("quickstat")
+
+
+@pytest.mark.parametrize("name", ["two words.yaml", "ümlaut.yaml", "a,b.yaml", "..yaml"])
+def test_a_name_that_cannot_be_a_sweeps_is_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("grid: {seed: 1}")
+    with pytest.raises(UserError, match="rename it"):
+        sweep_file.find(str(tmp_path / name))
+
+
+def test_what_is_no_file_is_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweeps" / "folder.yaml").mkdir(parents=True)
+    (tmp_path / "sweeps" / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "sweeps" / "mine.yaml").write_text("grid: {seed: 1}")
+    assert {"folder", "loop", "mine"} & sweep_file.available().keys() == {"mine"}
 
 
 def test_ones_own_sweep_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

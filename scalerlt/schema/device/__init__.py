@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from scalerlt.schema.fields import Bytes, NotIdentity, PositiveInt, parse_bytes
+from scalerlt.schema.fields import Bytes, IdentityDefault, NotIdentity, PositiveInt, parse_bytes
 from scalerlt.schema.registry import config_group
 
 if TYPE_CHECKING:
@@ -18,14 +18,15 @@ class Device:
 
     Attributes:
         threads: CPU threads of torch. Part of the identity: the order of summation depends on it.
-        memory_limit: what the cell may allocate on the host beyond the started interpreter; null is no limit.
+        memory_limit: what the cell may allocate on the host beyond the started interpreter; null is no limit. One that
+            is set is part of the identity: running out of it is no answer for a cell without.
         env: environment variables that must be set before torch is imported.
     """
 
     name: Literal["cpu", "cuda"]
     type: Literal["cpu", "cuda"]
-    threads: PositiveInt
-    memory_limit: Annotated[Bytes | None, NotIdentity()]
+    threads: Annotated[PositiveInt, Field(le=4096)]
+    memory_limit: Annotated[Bytes | None, IdentityDefault(None)]
     env: Annotated[dict[str, str], NotIdentity(), Field(default_factory=dict)]
 
     @property
