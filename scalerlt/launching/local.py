@@ -61,10 +61,13 @@ def run_plan(sweep_dir: Path, plan: Plan, plan_name: str, *, display: Display) -
 
 
 def preloaded(configs: list[dict[str, Any]]) -> list[str]:
-    """What the fork server imports once for all cells: what torch would import in each, and our own experiments."""
+    """What the fork server imports once for all cells, which starts no thread: torch's compiler and our experiments.
+
+    The first optimizer of a process would import the compiler, which takes seconds, in every cell.
+    """
     experiments = {config["experiment"]["_target_"].rpartition(".")[0] for config in configs}
     ours = sorted(module for module in experiments if module.startswith("scalerlt."))
-    return ["torch._dynamo", "torch.profiler", *ours]
+    return ["torch._dynamo", *ours]
 
 
 @dataclass
@@ -112,13 +115,11 @@ class LocalQueue:
     def _run_all(self, waiting: list[PlannedCell]) -> None:
         configs = [FrozenCell.read(self.sweep.cell(cell.cell_id).cell_file).config for cell in waiting]
         kinds = [config["device"]["type"] for config in configs]
-        modules = {config["experiment"]["_target_"].rpartition(".")[0] for config in configs}
-        own_modules = sorted(module for module in modules if module.startswith("scalerlt."))  # known to start no thread
         devices = [device_name(kind) for kind in kinds]
         holder = f"sweep {self.sweep.path.absolute()}"
         with (
             hold(devices, holder, self.display.say, self._interrupts.finish.is_set) as held,
-            ForkServer(preload=own_modules) as server,
+            ForkServer(preload=preloaded(configs)) as server,
         ):
             if not held:
                 return

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+from scalerlt.records.base import UnreadableDocument
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.journal import Journal
 from scalerlt.records.lease import Lease, boot_id
@@ -16,6 +17,9 @@ def reconcile(cell: CellDirectory) -> list[str]:
 
     Attempts that a living process holds are left alone.
 
+    Raises:
+        UnreadableDocument: a record is of a later version, which this one must neither touch nor run again.
+
     Returns:
         A sentence for each thing that was done.
     """
@@ -23,6 +27,8 @@ def reconcile(cell: CellDirectory) -> list[str]:
     for attempt in cell.attempts():
         if attempt.record is not None or attempt.is_running:
             continue
+        if attempt.newer:
+            raise UnreadableDocument(attempt.fault or "")
         if attempt.fault is not None:
             kept = keep_aside(attempt.path / RECORD_FILE)
             reason = f"its record was not readable and is kept as {kept.name}"

@@ -5,15 +5,29 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 Scalar = str | int | float | bool | None
 
 
+def _checked_moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"{text} names no time zone")
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_checked_moment)]
+"""A moment in ISO 8601, with its time zone."""
+
+
 class UnreadableDocument(Exception):
     """A file that is not a whole, valid document of its schema. The message names the file and the fault."""
+
+
+class NewerDocument(UnreadableDocument):
+    """A whole document that a later version of ScaleRLT wrote: not damaged, and not to be touched."""
 
 
 class Document(BaseModel):
@@ -32,14 +46,25 @@ class Document(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read and validate one file; raises UnreadableDocument for whatever is wrong with it."""
+        """Read and validate one file.
+
+        Raises:
+            NewerDocument: it has a later schema version.
+            UnreadableDocument: whatever else is wrong with it.
+        """
         try:
-            return cls.model_validate_json(path.read_bytes())
+            text = path.read_bytes()
+            return cls.model_validate_json(text)
         except OSError as error:
             raise UnreadableDocument(f"{path}: cannot be read ({error.strerror})") from error
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
+            version = first["input"]
+            if where == "schema_version" and isinstance(version, int) and version > 1:
+                raise NewerDocument(
+                    f"{path}: written by a later version (schema {version}); update to read it"
+                ) from error
             raise UnreadableDocument(
                 f"{path}: not a valid {cls.__name__.lower()} ({where or 'document'}: {first['msg']})"
             ) from error

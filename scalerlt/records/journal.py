@@ -36,6 +36,7 @@ class Journal:
         phase: the innermost phase entered.
         done, total, what: how far that phase is.
         ended_at: when the ending was written, in UTC, ISO 8601.
+        continues: the attempt that this one goes on from.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class Journal:
     notes: list[str] = field(default_factory=list)
     ending: Ending | None = None
     ended_at: str = ""
+    continues: int | None = None
     _offset: int = 0
 
     @classmethod
@@ -85,6 +87,8 @@ class Journal:
                 self.metrics[name] = Metric.model_validate(metric)
             case {"note": str(text)}:
                 self.notes.append(text)
+            case {"continues": int(attempt)}:
+                self.continues = attempt
             case {"ending": ending, "time": str(time)}:
                 self.ending, self.ended_at = Ending.model_validate(ending), time
             case _:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
+from pydantic import Field
 
-from scalerlt.records.base import Document, now
+from scalerlt.records.base import Document, Moment, now
 
 STALE_AFTER_SECONDS = 120.0
 
@@ -18,11 +19,11 @@ class Lease(Document):
     schema_version: Literal[1] = 1
     host: str
     boot_id: str
-    pid: int
+    pid: int = Field(gt=0, lt=2**31)
     start_ticks: float
     slurm_job_id: str | None = None
-    started: str
-    heartbeat: str
+    started: Moment
+    heartbeat: Moment
     """Renewed every few seconds by the supervisor; the only sign of life that another host can see."""
 
     @classmethod

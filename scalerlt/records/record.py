@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from scalerlt.records.base import NON_FINITE, Document, Part, Scalar
+from scalerlt.records.base import NON_FINITE, Document, Moment, Part, Scalar
 
 
 class Verdict(StrEnum):
@@ -116,8 +116,8 @@ class Record(Document):
     order: int | None = None
     bundle: str | None = None
     start: Literal["fork", "spawn"] | None = None
-    started: str
-    ended: str
+    started: Moment
+    ended: Moment
     overhead_seconds: float | None = None
     """Wall time of the attempt outside the experiment: starting, watching and recording it."""
     inputs: dict[str, str] = Field(default_factory=dict)

@@ -110,6 +110,10 @@ class Recorder:
         """Record that a figure cannot be had in this configuration, and why."""
         self._add(name, Metric(status="unsupported", unit=unit, reason=reason))
 
+    def continues(self, attempt: int) -> None:
+        """This attempt goes on from where an earlier one, by its number, had saved its state."""
+        self._write({"continues": attempt})
+
     def note(self, text: str) -> None:
         """Add a warning that a reader of the numbers should see."""
         self.notes.append(text)

@@ -40,6 +40,10 @@ class Sample(Part):
     response_tokens: list[TokenId]
     logprobs: list[float]
     """Log-probability of each response token under the distribution that it was drawn from (after temperature)."""
+    raw_logprobs: list[float] | None = None
+    """The same under the unscaled logits."""
+    learner_logprobs: list[float] | None = None
+    """The learner's, of the same tokens, before its first update on them."""
     temperature: float = Field(ge=0)
     """Of the sampling; 0 is greedy."""
     finish_reason: Literal["stop", "length"]
@@ -51,12 +55,21 @@ class Sample(Part):
     advantage: float | None = None
     exit_depths: list[Annotated[int, Field(gt=0)]] | None = None
     """Loops that each response token ran; None: all of them."""
+    question: str | None = None
+    gold: str | None = None
+    """The reference answer, as an exact fraction."""
     text: str | None = None
     """The response as text."""
+    extracted: str | None = None
+    """The answer that the grader read."""
+    strict: str | None = None
+    flexible: str | None = None
+    """Each extraction's verdict: correct, wrong, no_marker, no_number, malformed_number."""
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
-        for name, values in (("logprobs", self.logprobs), ("exit_depths", self.exit_depths)):
+        for name in ("logprobs", "raw_logprobs", "learner_logprobs", "exit_depths"):
+            values = getattr(self, name)
             if values is not None and len(values) != len(self.response_tokens):
                 raise ValueError(f"{len(values)} {name} for {len(self.response_tokens)} response_tokens")
         return self

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalerlt.records.base import UnreadableDocument, write_exclusively
+from scalerlt.records.base import NewerDocument, UnreadableDocument, write_exclusively
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan
 from scalerlt.records.record import Record
@@ -20,7 +20,7 @@ CELL_FILE = "cell.yaml"
 RECORD_FILE = "record.json"
 LEASE_FILE = "lease.json"
 ENVIRONMENT_FILE = "environment.json"
-_ATTEMPT = re.compile(r"attempt-(\d{3,})$")
+_ATTEMPT = re.compile(r"attempt-(\d{3,})")
 CLAIM_SECONDS = 30.0
 """For so long an attempt without a lease is one whose holder is about to write it."""
 
@@ -39,6 +39,8 @@ class Attempt:
     fault: str | None
     """Why the record file, though it exists, does not count."""
     lease: Lease | None
+    newer: bool = False
+    """Whether the record does not count because a later version of ScaleRLT wrote it."""
 
     @property
     def is_running(self) -> bool:
@@ -65,7 +67,11 @@ class CellDirectory:
         """All attempts, oldest first."""
         if not self.path.is_dir():
             return []
-        numbered = [(int(match[1]), path) for path in self.path.iterdir() if (match := _ATTEMPT.search(path.name))]
+        numbered = [
+            (int(match[1]), path)
+            for path in self.path.iterdir()
+            if (match := _ATTEMPT.fullmatch(path.name)) and path.is_dir()
+        ]
         return [_attempt(path, number) for number, path in sorted(numbered)]
 
     def claim(self) -> tuple[int, Path]:
@@ -152,16 +158,17 @@ def _attempt(path: Path, number: int) -> Attempt:
     record: Record | None = None
     lease: Lease | None = None
     fault: str | None = None
+    newer = False
     if (path / RECORD_FILE).exists():
         try:
             record = Record.read(path / RECORD_FILE)
         except UnreadableDocument as error:
-            fault = str(error)
+            fault, newer = str(error), isinstance(error, NewerDocument)
     try:
         lease = Lease.read(path / LEASE_FILE)
     except UnreadableDocument:
         lease = None  # claimed a moment ago, or its holder died before it wrote one
-    return Attempt(path, number, record, fault, lease)
+    return Attempt(path, number, record, fault, lease, newer)
 
 
 def _holder(lease: Lease | None) -> str:

@@ -144,6 +144,7 @@ class _Attempt:
             cell_id=self.frozen.cell_id,
             axes=self.frozen.axes,
             attempt=self.number,
+            continues=first.continues if first else None,
             verdict=outcome.verdict,
             reason=outcome.reason,
             passes=first.passes if first else [],

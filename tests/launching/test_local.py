@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from launching.queue_process import plan_of
 from rich.console import Console
 from worker.frozen import freeze
 
-from scalerlt.launching.local import Outcome, run_plan
+from scalerlt.launching.local import Outcome, preloaded, run_plan
 from scalerlt.launching.progress import Display
 from scalerlt.launching.status import status
 from scalerlt.records.lease import Lease
@@ -178,3 +180,29 @@ def test_the_lock_of_the_device_is_free_afterwards(tmp_path: Path) -> None:
         with hold(["cpu"], "another", say=shown.append, give_up=lambda: bool(shown)) as second:
             assert not second
         assert outcome is None and shown == [f"waiting for device cpu: this test (pid {os.getpid()}) measures on it"]
+
+
+AS_THE_SERVER_DOES = """
+import importlib, os, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(len(os.listdir("/proc/self/task")))
+import torch
+before = len(sys.modules)
+torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
+print(len(sys.modules) - before)
+"""
+
+
+def test_what_is_imported_for_all_cells_starts_no_thread_and_spares_them_the_compiler() -> None:
+    modules = preloaded([{"experiment": {"_target_": "scalerlt.experiments.actor_update.run"}}])
+    ran = subprocess.run(
+        [sys.executable, "-c", AS_THE_SERVER_DOES, *modules],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    threads, imported_by_an_optimizer = map(int, ran.stdout.split())
+    assert threads == 1
+    assert imported_by_an_optimizer < 50  # else the compiler's hundreds

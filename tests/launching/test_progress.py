@@ -34,8 +34,8 @@ def record(verdict: Verdict, reason: str | None = None) -> Record:
         attempt=1,
         verdict=verdict,
         reason=reason,
-        started="2026-01-01",
-        ended="2026-01-01",
+        started="2026-01-01T00:00:00+00:00",
+        ended="2026-01-01T00:00:00+00:00",
     )
 
 
