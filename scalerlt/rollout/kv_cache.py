@@ -23,6 +23,7 @@ class KVCache:
     ) -> None:
         planes = config.total_ut_steps * config.num_hidden_layers
         shape = (planes, slots, capacity, config.num_key_value_heads, config.head_dim)
+        self._loops = config.total_ut_steps
         self._layers = config.num_hidden_layers
         self._capacity = capacity
         self._keys = torch.zeros(shape, dtype=dtype, device=device)
@@ -58,29 +59,47 @@ class KVCache:
 
         return attend
 
-    def decode(self, positions: Tensor, used: int) -> Attend:
-        """Attention for one new token in each of the slots 0 .. n-1; stores its K/V, then attends up to itself.
+    def decode(self, positions: Tensor, used: int, slots: Tensor | None = None) -> Attend:
+        """Attention for one new token in each of n slots; stores its K/V, then attends up to itself.
 
         Args:
             positions: [n] int64, where the new tokens stand in their sequences.
             used: 1 + the largest of them; no more than this is read.
+            slots: [n] int64, whose tokens they are; None: slots 0 .. n-1, which are read in place.
         """
         count = len(positions)
         device = positions.device
-        target = torch.arange(count, device=device) * self._capacity + positions
+        target = (torch.arange(count, device=device) if slots is None else slots) * self._capacity + positions
         unseen = torch.arange(used, device=device) > positions[:, None]
         mask = torch.zeros(unseen.shape, dtype=self._keys.dtype, device=device).masked_fill_(unseen, -torch.inf)
         mask = mask[:, None, None, :]
+
+        def read(pool: Tensor, plane: int) -> Tensor:
+            stored = pool[plane, :, :used]
+            return (stored[:count] if slots is None else stored.index_select(0, slots)).transpose(1, 2)
 
         def attend(loop: int, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             plane = loop * self._layers + layer
             self._flat_keys[plane].index_copy_(0, target, k.flatten(1))
             self._flat_values[plane].index_copy_(0, target, v.flatten(1))
-            keys = self._keys[plane, :count, :used].transpose(1, 2)
-            values = self._values[plane, :count, :used].transpose(1, 2)
             # The query heads that share a K/V head become the rows of one product.
             queries = q.view(count, k.shape[2], -1, q.shape[-1])
-            attended = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+            attended = functional.scaled_dot_product_attention(
+                queries, read(self._keys, plane), read(self._values, plane), attn_mask=mask
+            )
             return attended.reshape(q.shape)
 
         return attend
+
+    def copy_to_deeper(self, slots: Tensor, positions: Tensor, depth: int) -> None:
+        """Makes the K/V of loop `depth`, from 1, those of every deeper loop too, in all layers.
+
+        Args:
+            slots: [n] int64.
+            positions: [n] int64, the one position of each slot that is meant.
+            depth: the loop, from 1, after which these tokens stopped.
+        """
+        rows = slots * self._capacity + positions
+        for pool in (self._flat_keys, self._flat_values):
+            loops = pool.unflatten(0, (self._loops, self._layers))
+            loops[depth:, :, rows] = loops[depth - 1, :, rows]

@@ -1,7 +1,8 @@
-"""The native engine: dense rollout of a looped model, batched at the granularity of tokens."""
+"""The native engine: dense and deferred rollout of a looped model, batched at the granularity of tokens."""
 
 import math
-from collections import deque
+import secrets
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -13,9 +14,12 @@ from torch import Tensor
 from scalerlt.errors import UserError
 from scalerlt.models.ouro import OuroForCausalLM
 from scalerlt.numerics.precision import internal_dtype
+from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.rollout.kv_cache import KVCache
-from scalerlt.rollout.request import FinishReason, Request, Response, check_requests
-from scalerlt.rollout.sampling import greedy, sample, uniforms
+from scalerlt.rollout.recurrence import run_loops
+from scalerlt.rollout.request import Request, Response, check_requests
+from scalerlt.rollout.sampling import greedy, raw_logprobs, sample, uniforms
+from scalerlt.rollout.sequence import ActiveSequence
 
 Phase = Literal["prefill", "decode"]
 OnPhase = Callable[[Phase], AbstractContextManager[object]]
@@ -32,6 +36,8 @@ class RolloutStats:
         recurrent_rows: tokens run through one loop, summed over loops: of the prompts, and of every generated token
             that was fed back.
         executed_depth_sum: over generated tokens, the loops that ran before each was read out.
+        decode_depths: how many tokens were read out at which depth; without the first token of each response, which is
+            always read out at full depth.
         prefill_calls: prefill batches.
         decode_steps: decode batches.
         peak_active: most sequences in flight at once.
@@ -43,6 +49,7 @@ class RolloutStats:
     padded_tokens: int = 0
     recurrent_rows: int = 0
     executed_depth_sum: int = 0
+    decode_depths: Counter[int] = field(default_factory=Counter)
     prefill_calls: int = 0
     decode_steps: int = 0
     peak_active: int = 0
@@ -62,67 +69,70 @@ class RolloutResult:
     stats: RolloutStats
 
 
-@dataclass
-class _Sequence:
-    """A request that is being answered."""
-
-    index: int
-    request: Request
-    stops: frozenset[int]
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    def append(self, token: int, logprob: float) -> None:
-        if not math.isfinite(logprob):
-            position = len(self.request.prompt_tokens) + len(self.tokens)
-            raise FloatingPointError(
-                f"request {self.request.request_id!r}: the model's logits for position {position} are not finite"
-            )
-        self.tokens.append(token)
-        self.logprobs.append(logprob)
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        if self.tokens[-1] in self.stops:
-            return "stop"
-        return "length" if len(self.tokens) == self.request.max_new_tokens else None
-
-    @property
-    def length(self) -> int:
-        """Positions that hold K/V: the newest token has not been fed back."""
-        return len(self.request.prompt_tokens) + len(self.tokens) - 1
+def random_seed() -> int:
+    """A seed that nobody can know beforehand, in 0 .. 2^63 - 1."""
+    return secrets.randbits(63)
 
 
 class NativeEngine:
     """Generates with the model as it is at the time; nothing is kept between two calls of `generate`.
 
-    Every token runs all K loops. Log-probs and tokens of a request do not depend on the other requests, on their
-    order or on `concurrency`, up to rounding.
+    Prompts run all K loops; decode tokens too, unless an exit rule or the request's `forced_depths` stops them earlier
+    (schedule `last_exited`, see `run_loops`). Log-probs, depths and tokens of a request do not depend on the other
+    requests, on their order or on `concurrency`, up to rounding.
 
     Args:
         model: whose parameters are read, never changed.
         concurrency: most sequences in flight, the slots of the K/V pool.
         on_phase: called with `prefill` or `decode` around each model call with its sampling, so that a caller may
             measure; returns a context manager.
+        exit_rule: when decode tokens stop; None: never early.
+        draw_seed: gives a seed in 0 .. 2^63 - 1 to each request without one.
+
+    Attributes:
+        weight_version: version of the model's weights, reported with every token.
+        blocked: why the weights may not be used, or None. Like the version it is set by whoever changes the weights.
+        generating: whether `generate` is running, so that the weights may not change.
     """
 
-    def __init__(self, model: OuroForCausalLM, *, concurrency: int, on_phase: OnPhase | None = None) -> None:
+    def __init__(
+        self,
+        model: OuroForCausalLM,
+        *,
+        concurrency: int,
+        on_phase: OnPhase | None = None,
+        exit_rule: ExitRule | None = None,
+        draw_seed: Callable[[], int] = random_seed,
+    ) -> None:
         if concurrency < 1:
             raise UserError(f"rollout concurrency is {concurrency}, it has to be at least 1")
+        if exit_rule is not None:
+            exit_rule.check(model.config)
         self.model = model
         self.concurrency = concurrency
         self.on_phase: OnPhase = on_phase or (lambda phase: nullcontext())
+        self.exit_rule = exit_rule
+        self.draw_seed = draw_seed
+        self.weight_version = 0
+        self.blocked: str | None = None
+        self.generating = False
 
     def generate(self, requests: Sequence[Request]) -> RolloutResult:
         """Answers all requests.
 
         Raises:
-            UserError: naming all that is wrong with the requests, before anything runs.
+            UserError: naming all that is wrong with the requests, before anything runs; or the engine is blocked.
             FloatingPointError: the model's logits are not finite, with the request and the position.
         """
+        if self.blocked is not None:
+            raise UserError(self.blocked)
         check_requests(requests, self.model.config)
-        with torch.inference_mode():
-            return _Generation(self, requests).run()
+        self.generating = True
+        try:
+            with torch.inference_mode():
+                return _Generation(self, requests).run()
+        finally:
+            self.generating = False
 
 
 class _Generation:
@@ -133,8 +143,16 @@ class _Generation:
         self.model = model
         self.on_phase = engine.on_phase
         self.concurrency = engine.concurrency
+        self.exit_rule = engine.exit_rule
+        self.weight_version = engine.weight_version
         self.queue = deque(
-            _Sequence(index, request, request.stops(model.config)) for index, request in enumerate(requests)
+            ActiveSequence(
+                index,
+                request,
+                engine.draw_seed() if request.seed is None else request.seed,
+                request.stops(model.config),
+            )
+            for index, request in enumerate(requests)
         )
         self.responses: dict[int, Response] = {}
         # The last token is never fed back, so it needs no K/V.
@@ -143,7 +161,7 @@ class _Generation:
             model.config, slots=self.concurrency, capacity=capacity, dtype=model.dtype, device=model.device
         )
         self.stats = RolloutStats(kv_cache_bytes=self.cache.nbytes)
-        self.active: list[_Sequence] = []
+        self.active: list[ActiveSequence] = []
         self.tokens = torch.zeros(self.concurrency, dtype=torch.int64, device=model.device)
         self.positions = torch.zeros_like(self.tokens)
         self.seeds = torch.zeros_like(self.tokens)
@@ -176,46 +194,57 @@ class _Generation:
         slots = slice(first, first + count)
         last = torch.tensor(lengths, device=device) - 1
         self.positions[slots] = last
-        self.seeds[slots] = torch.tensor([s.request.seed for s in admitted], device=device)
+        self.seeds[slots] = torch.tensor([s.seed for s in admitted], device=device)
         # Without the dtype, torch.tensor would round a temperature such as 0.6 to fp32 on its way to fp64.
         self.temperatures[slots] = torch.tensor(
             [s.request.temperature for s in admitted], dtype=self.temperatures.dtype, device=device
         )
         attend = self.cache.prefill(list(range(first, first + count)), lengths)
         hidden = self.model(input_ids, attend=attend)[-1]
+        full_depth = self.model.config.total_ut_steps
         self.stats.prefill_calls += 1
         self.stats.prompt_tokens += sum(lengths)
         self.stats.padded_tokens += count * width - sum(lengths)
-        self._draw(slots, hidden[torch.arange(count, device=device), last], sum(lengths))
+        self.stats.recurrent_rows += full_depth * sum(lengths)
+        self._draw(slots, hidden[torch.arange(count, device=device), last], [full_depth] * count)
 
     def decode(self) -> None:
         """Feeds the newest token of every active sequence and draws the next."""
-        count = len(self.active)
-        slots = slice(0, count)
-        positions = self.positions[slots]
-        attend = self.cache.decode(positions, 1 + max(s.length for s in self.active))
-        hidden = self.model(self.tokens[slots, None], positions[:, None], attend=attend)[-1]
+        slots = slice(0, len(self.active))
+        hidden, depths = run_loops(
+            self.model,
+            self.cache,
+            self.tokens[slots],
+            self.positions[slots],
+            used=1 + max(s.length for s in self.active),
+            rule=self.exit_rule,
+            forced_depths=[s.forced_depth for s in self.active],
+        )
         self.stats.decode_steps += 1
-        self._draw(slots, hidden[:, 0], count)
+        self.stats.decode_depths.update(depths)
+        self.stats.recurrent_rows += sum(depths)
+        self._draw(slots, hidden, depths)
 
-    def _draw(self, slots: slice, hidden: Tensor, rows: int) -> None:
-        """Draws one token per sequence in `slots` from its last loop's hidden state; `rows` tokens were run."""
+    def _draw(self, slots: slice, hidden: Tensor, depths: list[int]) -> None:
+        """Gives each sequence in `slots` its next token, from the hidden state that it is read out from."""
         logits = self.model.logits(hidden)
         self.positions[slots] += 1
         sequences = self.active[slots]
-        if all(s.request.temperature == 0 for s in sequences):
+        temperatures = {s.request.temperature for s in sequences}
+        forced = [s.forced_token for s in sequences]
+        if temperatures == {0} and all(token is None for token in forced):
             tokens, logprobs = greedy(logits)
         else:
             uniform = uniforms(self.seeds[slots], self.positions[slots])
-            tokens, logprobs = sample(logits, self.temperatures[slots], uniform)
+            given = torch.tensor([-1 if token is None else token for token in forced], device=logits.device)
+            tokens, logprobs = sample(logits, self.temperatures[slots], uniform, given)
+        raw = logprobs if temperatures <= {0, 1} else raw_logprobs(logits, tokens)
         self.tokens[slots] = tokens
-        for sequence, token, logprob in zip(sequences, tokens.tolist(), logprobs.tolist(), strict=True):
-            sequence.append(token, logprob)
-        depth = self.model.config.total_ut_steps
+        for sequence, *drawn in zip(sequences, tokens.tolist(), logprobs.tolist(), raw.tolist(), depths, strict=True):
+            sequence.append(*drawn)
         self.stats.peak_active = max(self.stats.peak_active, len(self.active))
         self.stats.generated_tokens += len(sequences)
-        self.stats.executed_depth_sum += depth * len(sequences)
-        self.stats.recurrent_rows += depth * rows
+        self.stats.executed_depth_sum += sum(depths)
 
     def retire(self) -> None:
         """Takes finished sequences out; the last active one moves into each slot that becomes free."""
@@ -224,13 +253,15 @@ class _Generation:
             reason = sequence.finish_reason
             if reason is None:
                 continue
-            request = sequence.request
             self.responses[sequence.index] = Response(
-                request_id=request.request_id,
+                request_id=sequence.request.request_id,
                 tokens=tuple(sequence.tokens),
                 logprobs=tuple(sequence.logprobs),
+                raw_logprobs=tuple(sequence.raw_logprobs),
+                exit_depths=tuple(sequence.depths),
+                weight_versions=(self.weight_version,) * len(sequence.tokens),
                 finish_reason=reason,
-                seed=request.seed,
+                seed=sequence.seed,
             )
             moved = self.active.pop()
             if moved is not sequence:

@@ -21,18 +21,25 @@ class Request:
         prompt_tokens: at least one token id.
         max_new_tokens: most tokens to generate, at least 1.
         temperature: divides the logits; 0 is greedy.
-        seed: with the position of a token it alone decides which token is drawn.
+        seed: with the position of a token it alone decides which token is drawn; None: the engine draws one and reports
+            it.
         stop_token_ids: ids that end the response, beside the model's eos_token_id.
         ignore_eos: the model's eos_token_id does not end the response; stop_token_ids still do.
+        forced_tokens: the response is exactly these tokens, at most max_new_tokens; nothing is drawn, nothing stops it
+            earlier, and their log-probs are evaluated.
+        forced_depths: exit depth of each response token, as `Response.exit_depths` gives them: the exit gate is not
+            asked. As many as forced_tokens, or without them max_new_tokens; the first is K.
         request_id: unique among the requests that are generated together.
     """
 
     prompt_tokens: tuple[int, ...]
     max_new_tokens: int
     temperature: float = 1.0
-    seed: int = 0
+    seed: int | None = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    forced_tokens: tuple[int, ...] | None = None
+    forced_depths: tuple[int, ...] | None = None
     request_id: str
 
     def stops(self, config: OuroConfig) -> frozenset[int]:
@@ -50,15 +57,27 @@ class Response:
         tokens: at least one id; the token that stopped the response is the last.
         logprobs: one per token: its log-probability in the distribution it was drawn from (logits divided by the
             temperature), or under the unscaled logits when greedy.
-        finish_reason: `stop`, or `length` when max_new_tokens were generated and the last does not stop.
-        seed: the request's.
+        raw_logprobs: one per token: its log-probability under the unscaled logits.
+        exit_depths: one per token: the loops behind the hidden state that it was read out from. The first is K. An
+            input token ran as many loops as the response token after it names: [K] * prompt + exit_depths[1:].
+        weight_versions: one per token: the version of the weights that generated it.
+        finish_reason: `stop` if the last token is one that stops, else `length`.
+        seed: the request's, or the one that the engine drew for it.
     """
 
     request_id: str
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
+    raw_logprobs: tuple[float, ...]
+    exit_depths: tuple[int, ...]
+    weight_versions: tuple[int, ...]
     finish_reason: FinishReason
     seed: int
+
+    @property
+    def weight_version(self) -> int:
+        """The oldest of the versions that generated the response."""
+        return min(self.weight_versions)
 
 
 def check_requests(requests: Sequence[Request], config: OuroConfig) -> None:
@@ -77,7 +96,11 @@ def _problems(request: Request, config: OuroConfig) -> list[str]:
     problems = []
     if not request.prompt_tokens:
         problems.append("the prompt is empty, at least one token is needed")
-    for name, tokens in (("prompt", request.prompt_tokens), ("stop_token_ids", request.stop_token_ids)):
+    for name, tokens in (
+        ("prompt", request.prompt_tokens),
+        ("stop_token_ids", request.stop_token_ids),
+        ("forced_tokens", request.forced_tokens or ()),
+    ):
         if outside := sorted({token for token in tokens if not 0 <= token < config.vocab_size}):
             problems.append(f"{name} holds {outside[:5]}, outside the vocabulary of {config.vocab_size} tokens")
     if request.max_new_tokens < 1:
@@ -90,6 +113,23 @@ def _problems(request: Request, config: OuroConfig) -> list[str]:
         )
     if not 0 <= request.temperature < math.inf:
         problems.append(f"temperature is {request.temperature}, it has to be 0 (greedy) or a positive number")
-    if not 0 <= request.seed <= MAX_SEED:
+    if request.seed is not None and not 0 <= request.seed <= MAX_SEED:
         problems.append(f"seed is {request.seed}, it has to be in 0 .. 2^63 - 1")
+    return problems + _forced_problems(request, config.total_ut_steps)
+
+
+def _forced_problems(request: Request, full_depth: int) -> list[str]:
+    problems = []
+    tokens, depths = request.forced_tokens, request.forced_depths
+    if tokens is not None and not 1 <= len(tokens) <= request.max_new_tokens:
+        problems.append(f"{len(tokens)} forced_tokens, there have to be 1 .. max_new_tokens={request.max_new_tokens}")
+    if depths is not None:
+        wanted = request.max_new_tokens if tokens is None else len(tokens)
+        if len(depths) != wanted:
+            name = "max_new_tokens" if tokens is None else "forced_tokens"
+            problems.append(f"{len(depths)} forced_depths, there have to be {wanted}, as many as {name}")
+        if outside := sorted({depth for depth in depths if not 1 <= depth <= full_depth}):
+            problems.append(f"forced_depths holds {outside[:5]}, outside 1 .. {full_depth}")
+        elif depths and depths[0] != full_depth:
+            problems.append(f"forced_depths starts with {depths[0]}: the first token is read out at {full_depth}")
     return problems

@@ -57,7 +57,9 @@ def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, best
 
 
-def sample(logits: Tensor, temperatures: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def sample(
+    logits: Tensor, temperatures: Tensor, uniform: Tensor, forced: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """One token per row: greedy where the temperature is 0, else drawn from softmax(logits / temperature).
 
     Drawn by inverting the cumulative distribution, summed in fp64 in vocabulary order: the token is the first whose
@@ -67,6 +69,7 @@ def sample(logits: Tensor, temperatures: Tensor, uniform: Tensor) -> tuple[Tenso
         logits: [N, V], any floating dtype.
         temperatures: [N] in the internal dtype.
         uniform: [N] fp64 in [0, 1).
+        forced: [N] int64, the token to evaluate in place of the one chosen; -1 where the row is free.
 
     Returns:
         tokens [N] int64; their log-probabilities [N] in the internal dtype: in the distribution drawn from, or under
@@ -80,4 +83,12 @@ def sample(logits: Tensor, temperatures: Tensor, uniform: Tensor) -> tuple[Tenso
     # Only a row of NaN finds no token; the index stays valid, and the caller sees its NaN log-probability.
     drawn = drawn[:, 0].clamp(max=logits.shape[-1] - 1)
     tokens = torch.where(is_greedy, logprobs.argmax(-1), drawn)
+    if forced is not None:
+        tokens = torch.where(forced < 0, tokens, forced)
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
+
+
+def raw_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Log-probabilities [N], in the internal dtype, of `tokens` [N] under the unscaled `logits` [N, V]."""
+    logprobs = torch.log_softmax(logits, -1, dtype=internal_dtype(logits.dtype))
+    return logprobs.gather(-1, tokens[:, None])[:, 0]

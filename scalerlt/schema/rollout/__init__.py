@@ -16,9 +16,9 @@ class Engine:
     target: Target = Field(alias="_target_")
 
 
-@config_group("rollout")
+@config
 class Rollout:
-    """A rollout schedule and its sampling.
+    """What all rollout schedules share.
 
     Attributes:
         temperature: divides the logits; 0 is greedy.
@@ -27,8 +27,15 @@ class Rollout:
     """
 
     name: str
-    schedule: Literal["dense"]
+    schedule: str
     engine: Engine
     temperature: NonNegativeFloat
     max_new_tokens: PositiveInt
     ignore_eos: Flag
+
+
+@config_group("rollout")
+class DenseRollout(Rollout):
+    """Every token runs all K loops."""
+
+    schedule: Literal["dense"]

@@ -1,0 +1,1 @@
+"""Publication: how a learner's weights reach the rollout engine."""
