@@ -31,6 +31,7 @@ class Learning:
         grad_norms: of both.
         changes: final less initial weights (the masters').
         moments: of the optimizer, by kind and parameter.
+        statistics: of the first update, at the initial weights; see `BackwardResult`.
     """
 
     loss: float
@@ -38,6 +39,7 @@ class Learning:
     grad_norms: tuple[float, float]
     changes: dict[str, Tensor]
     moments: dict[str, dict[str, Tensor]]
+    statistics: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +112,17 @@ def learn_twice(learner: ActorUpdate, minibatches: Sequence[Sequence[TrainingRes
     """Two updates, on the first two minibatches, or twice on the only one; the optimizer must not clip."""
     optimizer = learner.optimizer
     initial = {name: master.detach().clone() for name, master in optimizer.masters.items()}
-    loss, gradients = first_gradient(learner, minibatches[0])
+    first = learner.backward(minibatches[0])
+    gradients = optimizer.gradients()
     first_norm = optimizer.step()
     second_norm = learner.step(minibatches[1 % len(minibatches)]).grad_norm
     return Learning(
-        loss=loss,
+        loss=first.loss,
         gradients=gradients,
         grad_norms=(first_norm, second_norm),
         changes={name: master.detach() - initial[name] for name, master in optimizer.masters.items()},
         moments=optimizer.moments(),
+        statistics=first.statistics,
     )
 
 

@@ -1,17 +1,21 @@
 """Log-probabilities of sampled tokens under the learner's policy."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from scalerlt.learner.batching import PaddedBatch
-from scalerlt.models.ouro import Schedule
+from scalerlt.learner.batching import PaddedBatch, TrainingResponse, microbatches, pad
+from scalerlt.learner.replay import replay_states
+from scalerlt.models.ouro import OuroForCausalLM, Schedule
 from scalerlt.numerics.precision import internal_dtype
+
+LogprobKind = Literal["dense", "replay", "hybrid"]
 
 
 class LoopedModel(Protocol):
-    """What the learner asks of a model."""
+    """What dense log-probs ask of a model."""
 
     @property
     def device(self) -> torch.device:
@@ -22,6 +26,40 @@ class LoopedModel(Protocol):
 
     def logits(self, h: Tensor) -> Tensor:
         """Hidden states [..., H] to next-token logits [..., V]."""
+
+
+def logprobs(
+    kind: LogprobKind,
+    model: OuroForCausalLM,
+    batch: PaddedBatch,
+    *,
+    temperature: float,
+    schedule: Schedule | None = None,
+) -> Tensor:
+    """Log-probs of the sampled tokens in one of the three ways.
+
+    dense: value and gradient of full depth. replay: value and gradient of the rollout's own schedule, from the tokens
+    and depths of the batch. hybrid: the value of replay, which keeps no graph, with the gradient of dense.
+
+    Args:
+        kind: which of them.
+        model: the policy.
+        batch: what it sampled; padding has no influence.
+        temperature: of the sampling, above 0.
+        schedule: activation checkpointing of what is differentiated; None: none.
+
+    Returns:
+        [B, T] in the internal dtype, zero where there is no response token.
+    """
+    if kind == "dense":
+        return dense_logprobs(model, batch, temperature=temperature, schedule=schedule)
+    if kind == "replay":
+        return replay_logprobs(model, batch, temperature=temperature, schedule=schedule)
+    if kind == "hybrid":
+        with torch.no_grad():
+            replay = replay_logprobs(model, batch, temperature=temperature)
+        return hybrid(replay, dense_logprobs(model, batch, temperature=temperature, schedule=schedule))
+    raise ValueError(f"log-probs {kind!r} are none of dense, replay and hybrid")
 
 
 def dense_logprobs(
@@ -41,10 +79,82 @@ def dense_logprobs(
     Returns:
         [B, T] in the internal dtype, zero where there is no response token.
     """
+    _check(temperature)
+    last = model(batch.input_ids, schedule=schedule)[-1]
+    return _read_out(model, last.flatten(0, 1)[batch.predictors], batch, temperature)
+
+
+def replay_logprobs(
+    model: OuroForCausalLM, batch: PaddedBatch, *, temperature: float, schedule: Schedule | None = None
+) -> Tensor:
+    """`logprob=replay`: every token at its recorded exit depth, under the rollout's own schedule; see `replay_states`.
+
+    Arguments and result are those of `dense_logprobs`.
+    """
+    _check(temperature)
+    return _read_out(model, replay_states(model, batch, schedule), batch, temperature)
+
+
+def loop_logprobs(
+    model: LoopedModel, batch: PaddedBatch, *, temperature: float, schedule: Schedule | None = None
+) -> Tensor:
+    """Dense log-probs read out after every loop, [K, B, T]; the last loop's are `dense_logprobs`, whose arguments
+    these are."""
+    _check(temperature)
+    states = model(batch.input_ids, schedule=schedule)
+    return torch.stack(
+        [_read_out(model, state.flatten(0, 1)[batch.predictors], batch, temperature) for state in states]
+    )
+
+
+def hybrid(replay: Tensor, dense: Tensor) -> Tensor:
+    """`logprob=hybrid`: the value of `replay`, bit for bit, with the gradient of `dense`.
+
+    replay + (dense - dense), the latter a zero that has a gradient. In this association alone is the value exact:
+    (replay + dense) - dense and dense + (replay - dense) both round. Where dense is minus infinity the difference
+    would be NaN: there the value stays replay's and no gradient flows.
+    """
+    reachable = torch.where(torch.isneginf(dense), torch.zeros_like(dense), dense)
+    return replay.detach() + (reachable - reachable.detach())
+
+
+@torch.no_grad()
+def response_logprobs(
+    kind: LogprobKind,
+    model: OuroForCausalLM,
+    responses: Sequence[TrainingResponse],
+    *,
+    temperature: float,
+    microbatch_tokens: int,
+) -> list[list[float]]:
+    """Log-probs of each response's tokens, without gradient: what old and reference log-probs are made of.
+
+    Args:
+        kind: as for `logprobs`; hybrid values are those of replay.
+        model: the policy.
+        responses: any number, empty ones too.
+        temperature: of the sampling, above 0.
+        microbatch_tokens: padded tokens per forward pass.
+    """
+    values: list[list[float]] = [[] for _ in responses]
+    filled = [index for index, response in enumerate(responses) if response.response_tokens]
+    for picked in microbatches([responses[index].rows for index in filled], microbatch_tokens):
+        chosen = [filled[index] for index in picked]
+        batch = pad([responses[index] for index in chosen], model.device)
+        evaluated = logprobs("replay" if kind == "hybrid" else kind, model, batch, temperature=temperature)
+        for index, row in zip(chosen, evaluated.tolist(), strict=True):
+            values[index] = row[: len(responses[index].response_tokens)]
+    return values
+
+
+def _check(temperature: float) -> None:
     if temperature <= 0:
         raise ValueError(f"temperature {temperature}: greedy sampling has no distribution to learn from")
-    last = model(batch.input_ids, schedule=schedule)[-1]
-    logits = model.logits(last.flatten(0, 1)[batch.predictors])
+
+
+def _read_out(model: LoopedModel, hidden: Tensor, batch: PaddedBatch, temperature: float) -> Tensor:
+    """The hidden states [N, H] that predict the targets to their log-probs, laid out as [B, T]."""
+    logits = model.logits(hidden)
     logprobs = torch.log_softmax(logits.to(internal_dtype(logits.dtype)) / temperature, dim=-1)
     sampled = logprobs.gather(-1, batch.targets[:, None]).squeeze(-1)
     return sampled.new_zeros(batch.response_mask.shape).masked_scatter(batch.response_mask, sampled)

@@ -1,7 +1,8 @@
 """Optimizers of the policy, with fp32 master weights for parameters that are stored below fp32."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -97,6 +98,19 @@ class ActorOptimizer:
                 if isinstance(value, Tensor) and value.shape == master.shape and kind != "step":
                     moments.setdefault(kind, {})[name] = value
         return moments
+
+    def state(self) -> dict[str, Any]:
+        """All that a step depends on beside the gradients: master weights by name, and torch's optimizer state."""
+        masters = {name: master.detach().clone() for name, master in self.masters.items()}
+        return {"masters": masters, "torch": self._optimizer.state_dict()}
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave, and round the parameters back from the masters."""
+        for name, master in self.masters.items():
+            master.copy_(state["masters"][name])
+        self._optimizer.load_state_dict(state["torch"])
+        self._round_back()
 
     def state_bytes(self) -> int:
         """Bytes of moments and of master weights that are not the parameters themselves."""

@@ -3,17 +3,18 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from scalerlt.learner.batching import TrainingResponse, microbatches, pad
-from scalerlt.learner.logprobs import LoopedModel, dense_logprobs
-from scalerlt.learner.objective import Reduction, logical_weights, policy_gradient_loss
+from scalerlt.learner.logprobs import LogprobKind, logprobs, loop_logprobs
+from scalerlt.learner.mismatch import mismatch
+from scalerlt.learner.objective import Objective, Reduction, SampledTokens, logical_weights, policy_gradient_loss
 from scalerlt.learner.optimizer import ActorOptimizer
-from scalerlt.models.ouro import Schedule
+from scalerlt.models.ouro import OuroForCausalLM, Schedule
 
 OnPhase = Callable[[str], AbstractContextManager[None]]
 """Makes the context in which the phase of this name runs: forward, backward, optimizer."""
@@ -24,6 +25,21 @@ def no_phase(name: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+@dataclass(frozen=True)
+class PolicyGradient:
+    """`algorithm=policy_gradient`: REINFORCE with fixed advantages."""
+
+    all_loops: bool = False
+
+    def loss(self, tokens: SampledTokens) -> Tensor:
+        """The micro-batch's part of the step's loss, a scalar."""
+        return policy_gradient_loss(tokens.logprobs, tokens.weights, tokens.advantages.squeeze(-1))
+
+    def statistics(self, tokens: SampledTokens) -> dict[str, float]:
+        """pg_loss, which is the loss."""
+        return {"pg_loss": float(-(tokens.weights * tokens.advantages * tokens.logprobs).sum())}
+
+
 @dataclass(frozen=True, kw_only=True)
 class BackwardResult:
     """What the backward passes of one optimizer step saw.
@@ -32,8 +48,10 @@ class BackwardResult:
         loss: of the whole step.
         trained_tokens: response tokens with a weight, never padding.
         prompt_tokens: tokens of the prompts that were run, once for each response.
-        padded_tokens: tokens that the model ran, prompts and padding included.
+        padded_tokens: places of the micro-batches that held no token; counted nowhere else.
         microbatches: forward and backward passes.
+        statistics: the objective's, and those of `mismatch` where every trained response has its rollout's log-probs;
+            none when nothing was trained.
     """
 
     loss: float
@@ -41,6 +59,7 @@ class BackwardResult:
     prompt_tokens: int
     padded_tokens: int
     microbatches: int
+    statistics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,24 +85,35 @@ class ActorUpdate:
         reduction: of the loss over the tokens of an optimizer step.
         temperature: of the sampling.
         microbatch_tokens: padded tokens per forward and backward pass; decides about memory alone.
+        objective: what is minimised.
+        logprob: how the sampled tokens are evaluated; an objective over all loops takes dense ones only.
+
+    Raises:
+        ValueError: an objective over all loops with other than dense log-probs.
     """
 
     def __init__(
         self,
-        model: LoopedModel,
+        model: OuroForCausalLM,
         optimizer: ActorOptimizer,
         *,
         schedule: Schedule,
         reduction: Reduction,
         temperature: float,
         microbatch_tokens: int,
+        objective: Objective = PolicyGradient(),
+        logprob: LogprobKind = "dense",
     ) -> None:
+        if objective.all_loops and logprob != "dense":
+            raise ValueError(f"an objective over all loops takes dense log-probs, not {logprob}")
         self.model = model
         self.optimizer = optimizer
         self._schedule = schedule
-        self._reduction = reduction
+        self.reduction = reduction
         self._temperature = temperature
         self._microbatch_tokens = microbatch_tokens
+        self._objective = objective
+        self._logprob = logprob
 
     def step(self, responses: Sequence[TrainingResponse], on_phase: OnPhase = no_phase) -> StepResult:
         """One optimizer step over all of `responses`."""
@@ -98,33 +128,71 @@ class ActorUpdate:
 
         Responses without a trained token have no part in the loss and are not run.
         """
-        weights = logical_weights([response.trained for response in responses], self._reduction)
+        weights = logical_weights([response.trained for response in responses], self.reduction)
         kept = [index for index, weight in enumerate(weights) if bool(weight.any())]
         losses: list[Tensor] = []
+        parts: list[SampledTokens] = []
         padded_tokens = 0
         for picked in microbatches([responses[index].rows for index in kept], self._microbatch_tokens):
             chosen = [kept[index] for index in picked]
-            loss, tokens = self._microbatch([responses[i] for i in chosen], [weights[i] for i in chosen], on_phase)
+            chosen_responses = [responses[index] for index in chosen]
+            loss, tokens = self._microbatch(chosen_responses, [weights[index] for index in chosen], on_phase)
             losses.append(loss)
-            padded_tokens += tokens
+            parts.append(tokens)
+            rows = [response.rows for response in chosen_responses]
+            padded_tokens += len(rows) * max(rows) - sum(rows)
         return BackwardResult(
             loss=sum(float(loss) for loss in losses),
             trained_tokens=sum(int((weight != 0).sum()) for weight in weights),
             prompt_tokens=sum(len(responses[index].prompt_tokens) for index in kept),
             padded_tokens=padded_tokens,
             microbatches=len(losses),
+            statistics=self._statistics(parts),
         )
 
     def _microbatch(
         self, responses: list[TrainingResponse], weights: list[Tensor], on_phase: OnPhase
-    ) -> tuple[Tensor, int]:
+    ) -> tuple[Tensor, SampledTokens]:
         with on_phase("forward"):
-            batch = pad(responses, self.model.device)
-            logprobs = dense_logprobs(self.model, batch, temperature=self._temperature, schedule=self._schedule)
-            token_weights = pad_sequence(weights, batch_first=True).to(logprobs)
-            advantages = torch.tensor([response.advantage for response in responses], dtype=torch.float64).to(logprobs)
-            loss = policy_gradient_loss(logprobs, token_weights, advantages)
+            tokens = self._evaluate(responses, weights)
+            loss = self._objective.loss(tokens)
         with on_phase("backward"):
             loss.backward()
             self.optimizer.accumulate()
-        return loss.detach(), batch.input_ids.numel()
+        return loss.detach(), tokens.trained()
+
+    def _evaluate(self, responses: list[TrainingResponse], weights: list[Tensor]) -> SampledTokens:
+        batch = pad(responses, self.model.device)
+        if self._objective.all_loops:
+            evaluated = loop_logprobs(self.model, batch, temperature=self._temperature, schedule=self._schedule)
+        else:
+            evaluated = logprobs(
+                self._logprob, self.model, batch, temperature=self._temperature, schedule=self._schedule
+            )
+        advantages = torch.tensor([[response.advantage] for response in responses], dtype=torch.float64)
+        return SampledTokens(
+            logprobs=evaluated,
+            weights=pad_sequence(weights, batch_first=True).to(evaluated),
+            advantages=advantages.to(evaluated),
+            rollout_logprobs=_padded([response.rollout_logprobs for response in responses], evaluated),
+            old_logprobs=_padded(
+                [response.old_logprobs or response.rollout_logprobs for response in responses], evaluated
+            ),
+            ref_logprobs=_padded([response.ref_logprobs for response in responses], evaluated),
+        )
+
+    def _statistics(self, parts: list[SampledTokens]) -> dict[str, float]:
+        if not parts:
+            return {}
+        tokens = SampledTokens.joined(parts)
+        statistics = self._objective.statistics(tokens)
+        if tokens.rollout_logprobs is not None:
+            last = tokens.logprobs[-1] if self._objective.all_loops else tokens.logprobs
+            statistics |= mismatch(last, tokens.rollout_logprobs, tokens.weights != 0)
+        return statistics
+
+
+def _padded(rows: list[Sequence[float] | None], like: Tensor) -> Tensor | None:
+    """Values per response as [B, T], zero at padding; None where a response has none."""
+    present = [torch.tensor(row, dtype=torch.float64) for row in rows if row is not None]
+    return pad_sequence(present, batch_first=True).to(like) if len(present) == len(rows) else None

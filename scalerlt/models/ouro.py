@@ -10,7 +10,7 @@ fp16, bf16 and fp32, fp64 for fp64. Sequences are padded on the right; what stan
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from torch.nn import functional
 
 from scalerlt.models.config import OuroConfig
 from scalerlt.numerics.precision import internal_dtype
+
+Result = TypeVar("Result")
+"""What a layer or a loop gives: a tensor, or a tuple of tensors."""
 
 
 class Attend(Protocol):
@@ -45,21 +48,21 @@ class Schedule(Protocol):
     again on the same tensors. A loop calls its layers through the same schedule.
     """
 
-    def layer(self, fn: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    def layer(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
         """`fn(*tensors)` for one layer in one loop."""
 
-    def loop(self, fn: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    def loop(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
         """`fn(*tensors)` for one whole loop: L layers and the final norm."""
 
 
 class DirectSchedule:
     """Everything is run once and autograd keeps the whole graph."""
 
-    def layer(self, fn: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    def layer(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
         """`fn(*tensors)`."""
         return fn(*tensors)
 
-    def loop(self, fn: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    def loop(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
         """`fn(*tensors)`."""
         return fn(*tensors)
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +13,10 @@ from scalerlt.models.json_object import read_json_object
 _WORD_FILE = "word_tokenizer.json"
 _HF_FILE = "tokenizer.json"
 _HF_CONFIG = "tokenizer_config.json"
+
+
+class NoTokenizers(UserError):
+    """The package that reads a Hugging Face tokenizer is not installed here."""
 
 
 class Tokenizer(Protocol):
@@ -28,6 +33,9 @@ class Tokenizer(Protocol):
     @property
     def pad_token_id(self) -> int | None:
         """The token that fills a batch."""
+
+    def save(self, directory: str | Path) -> None:
+        """Writes what `load_tokenizer` reads."""
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`; no special token is added or recognised."""
@@ -117,17 +125,24 @@ class HfTokenizer:
         try:
             from tokenizers import Tokenizer as Implementation
         except ImportError:
-            raise UserError(f"{Path(directory) / _HF_FILE}: needs the package tokenizers (extra 'torch')") from None
+            raise NoTokenizers(f"{Path(directory) / _HF_FILE}: needs the package tokenizers (extra 'torch')") from None
         path = Path(directory) / _HF_FILE
         text = json.dumps(read_json_object(path))
         try:
             self._tokenizer = Implementation.from_str(text)
         except Exception as error:  # the package raises no narrower class
             raise UserError(f"{path}: not a tokenizer: {error}") from None
+        self._directory = Path(directory)
         config = Path(directory) / _HF_CONFIG
         names = read_json_object(config) if config.exists() else {}
         self.eos_token_id = self._special(names, "eos_token")
         self.pad_token_id = self._special(names, "pad_token")
+
+    def save(self, directory: str | Path) -> None:
+        """Copies the tokenizer's files to `directory`."""
+        for name in (_HF_FILE, _HF_CONFIG):
+            if (self._directory / name).exists():
+                shutil.copyfile(self._directory / name, Path(directory) / name)
 
     def _special(self, names: dict[str, Any], key: str) -> int | None:
         name = names.get(key)

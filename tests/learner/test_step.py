@@ -142,10 +142,10 @@ def test_equal_micro_batches_do_not_multiply_the_gradient():
 def test_token_counts_leave_padding_out():
     responses = [TrainingResponse([1], list(range(length)), 1.0) for length in (3, 5, 8)]
     together = make_learner(tokens=1000).backward(responses)
-    assert (together.trained_tokens, together.padded_tokens, together.prompt_tokens) == (16, 3 * 8, 3)
+    assert (together.trained_tokens, together.padded_tokens, together.prompt_tokens) == (16, 3 * 8 - 16, 3)
     assert together.microbatches == 1
     apart = make_learner(tokens=1).backward(responses)
-    assert (apart.trained_tokens, apart.padded_tokens, apart.microbatches) == (16, 16, 3)
+    assert (apart.trained_tokens, apart.padded_tokens, apart.microbatches) == (16, 0, 3)
 
 
 def test_responses_without_a_trained_token_are_not_run():

@@ -4,14 +4,16 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from scalerlt.models.ouro import Result
+
 
 class NoCheckpoint:
     """Everything is computed once."""
 
-    def layer(self, fn: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    def layer(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
         """`fn(*tensors)`."""
         return fn(*tensors)
 
-    def loop(self, fn: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    def loop(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
         """`fn(*tensors)`."""
         return fn(*tensors)
