@@ -35,6 +35,7 @@ ALLOWED = {
     "numerics": {"errors", "records", "schema"},
     "rollout": {"errors", "records", "schema", "models", "numerics"},
     "learner": {"errors", "records", "schema", "models", "numerics", "measure"},
+    "publication": {"errors", "records", "schema", "models", "numerics", "rollout"},
     "tasks": {"errors", "records", "schema"},
     "measure": {"errors", "records"},
     "analysis": {"errors", "records"},

@@ -15,9 +15,18 @@ from scalerlt.experiments.building import (
     device_of,
     optimizer_settings,
 )
+from scalerlt.experiments.inputs import repeats
+from scalerlt.experiments.learning import (
+    advantages_of,
+    needs_reference,
+    training_responses,
+    with_old_logprobs,
+    with_reference_logprobs,
+)
 from scalerlt.experiments.memory_metrics import record_memory
 from scalerlt.experiments.recorded import recorded_samples
 from scalerlt.learner.batching import TrainingResponse, minibatches_of
+from scalerlt.learner.bias import GradientSpread, gradient_spread
 from scalerlt.learner.checkpoint import NoCheckpoint
 from scalerlt.learner.comparison import (
     TWO_UPDATES,
@@ -26,11 +35,12 @@ from scalerlt.learner.comparison import (
     Tolerances,
     first_gradient,
     learn_twice,
+    parameter_group,
     schedule_errors,
 )
-from scalerlt.learner.step import OnPhase, StepResult, no_phase
+from scalerlt.learner.step import ActorUpdate, OnPhase, PolicyGradient, StepResult, no_phase
 from scalerlt.measure.clock import PhaseTimer, synchronizer, timed
-from scalerlt.measure.gradients import ErrorFigures, Tolerance
+from scalerlt.measure.gradients import ErrorFigures, ErrorReport, Tolerance, compare
 from scalerlt.measure.memory import SAVED_METHOD, measure_memory
 from scalerlt.numerics.precision import matrix_path, number_format
 from scalerlt.records.recorder import Recorder
@@ -44,17 +54,34 @@ LearnerStep = Callable[[OnPhase], list[StepResult]]
 def run(cell: Cell, recorder: Recorder) -> None:
     """Measure one learner step of the cell."""
     with recorder.phase("load"):
-        responses = [_training_response(sample) for sample in recorded_samples(cell)]
+        samples = recorded_samples(cell)
+        responses = _responses(cell, recorder, samples)
         minibatches = minibatches_of(responses, cell.batch.minibatch_responses)
+        prompt_groups: dict[int, list[TrainingResponse]] = {}
+        for sample, response in zip(samples, responses, strict=True):
+            prompt_groups.setdefault(sample.prompt_group, []).append(response)
     _measure_cost(cell, recorder, minibatches)
     with recorder.measuring("reference"):
-        learning, errors = _compare_schedule(cell, minibatches)
+        learning, errors, fp64 = _compare_schedule(cell, minibatches)
+        spread, bias = _compare_policy(cell, fp64, list(prompt_groups.values()))
     _record_errors(cell, recorder, learning, errors)
+    _record_bias(recorder, spread, bias)
 
 
-def _training_response(sample: Sample) -> TrainingResponse:
-    assert sample.advantage is not None  # `recorded_samples` gives no other
-    return TrainingResponse(sample.prompt_tokens, sample.response_tokens, sample.advantage)
+def _responses(cell: Cell, recorder: Recorder, samples: list[Sample]) -> list[TrainingResponse]:
+    """What is learnt; old and reference log-probs, where they are wanted, are those of the initial weights."""
+    advantages = advantages_of(cell, [s.reward for s in samples], [s.prompt_group for s in samples])
+    if advantages is not None:
+        recorder.metric(
+            "frac_reward_zero_std",
+            advantages.frac_reward_zero_std,
+            method="share of prompt groups whose rewards are all equal; their advantages are 0",
+        )
+    responses = training_responses(samples, advantages)
+    if cell.logprob.old == "rollout" and not needs_reference(cell):
+        return responses
+    policy = build_model(cell, number_format(cell.precision.name).dtype)
+    return with_reference_logprobs(cell, policy, with_old_logprobs(cell, policy, responses))
 
 
 def _measure_cost(cell: Cell, recorder: Recorder, minibatches: list[list[TrainingResponse]]) -> None:
@@ -88,9 +115,9 @@ def _measure_time(cell: Cell, recorder: Recorder, learner_step: LearnerStep) -> 
         phases.append(timer.take())
 
     with recorder.measuring("warm_up"):
-        warm_up = timed(lambda: learner_step(no_phase), synchronize=synchronize, repeats=cell.experiment.warmup)
+        warm_up = timed(lambda: learner_step(no_phase), synchronize=synchronize, repeats=repeats(cell).warmup)
     with recorder.measuring("time"):
-        seconds = timed(timed_step, synchronize=synchronize, repeats=cell.experiment.repeats)
+        seconds = timed(timed_step, synchronize=synchronize, repeats=repeats(cell).repeats)
 
     trained = sum(result.trained_tokens for result in results)
     recorder.metric("warm_up_steps", len(warm_up))
@@ -110,7 +137,10 @@ def _measure_time(cell: Cell, recorder: Recorder, learner_step: LearnerStep) -> 
         recorder.note("an optimizer step of the time pass was left out: its gradient was not finite, or it had none")
 
 
-def _compare_schedule(cell: Cell, minibatches: list[list[TrainingResponse]]) -> tuple[Learning, ScheduleErrors]:
+def _compare_schedule(
+    cell: Cell, minibatches: list[list[TrainingResponse]]
+) -> tuple[Learning, ScheduleErrors, ActorUpdate]:
+    """The errors of the cell's schedule, and the fp64 learner at the initial weights."""
     initial = build_model(cell, number_format(cell.precision.name).dtype)
     under_schedule, without = (
         learn_twice(build_learner(cell, copy.deepcopy(initial), schedule=schedule, settings=TWO_UPDATES), minibatches)
@@ -118,7 +148,31 @@ def _compare_schedule(cell: Cell, minibatches: list[list[TrainingResponse]]) -> 
     )
     fp64 = build_learner(cell, initial.to(torch.float64), schedule=NoCheckpoint(), settings=TWO_UPDATES)
     _, fp64_gradients = first_gradient(fp64, minibatches[0])
-    return under_schedule, schedule_errors(under_schedule, without, fp64_gradients, _tolerances(cell))
+    fp64.optimizer.clear()
+    return under_schedule, schedule_errors(under_schedule, without, fp64_gradients, _tolerances(cell)), fp64
+
+
+def _compare_policy(
+    cell: Cell, fp64: ActorUpdate, prompt_groups: list[list[TrainingResponse]]
+) -> tuple[GradientSpread, ErrorReport | None]:
+    """The spread of the fp64 estimator's gradient, and its error against that of the policy that generated; None where
+    the two are the same formula."""
+    spread = gradient_spread(fp64, prompt_groups)
+    responses = [response for group in prompt_groups for response in group]
+    full = cell.model.total_ut_steps
+    dense = all(depth == full for response in responses for depth in response.exit_depths or ())
+    if dense and cell.algorithm.name == "policy_gradient":
+        return spread, None
+    generated = build_learner(
+        cell,
+        fp64.model,
+        schedule=NoCheckpoint(),
+        settings=TWO_UPDATES,
+        objective=PolicyGradient(),
+        logprob="replay",
+    )
+    _, gradients = first_gradient(generated, responses)
+    return spread, compare(spread.gradients, gradients, group=parameter_group)
 
 
 def _tolerances(cell: Cell) -> Tolerances:
@@ -136,6 +190,8 @@ def _record_errors(cell: Cell, recorder: Recorder, learning: Learning, errors: S
     sched = "against checkpoint=none in the same precision"
     rounding = "against fp64 of the same estimator from the same weights"
     tolerances = _tolerances(cell)
+    for name, value in learning.statistics.items():
+        recorder.metric(name, value, method="at the initial weights, first optimizer step")
 
     def elementwise(name: str, figures: ErrorFigures, tolerance: Tolerance | None) -> None:
         if figures.elementwise is None or tolerance is None:
@@ -173,3 +229,33 @@ def _record_errors(cell: Cell, recorder: Recorder, learning: Learning, errors: S
         method=f"of the change of all weights by two AdamW updates, lr {TWO_UPDATES.learning_rate:g}, "
         f"eps {TWO_UPDATES.eps:g}, weight decay {TWO_UPDATES.weight_decay:g}",
     )
+
+
+def _record_bias(recorder: Recorder, spread: GradientSpread, bias: ErrorReport | None) -> None:
+    if bias is None:
+        method = "0 by construction: the rollouts are dense, so every kind of log-probs is the policy that generated"
+        recorder.metric("grad_bias_relative_l2", 0.0, method=method)
+        recorder.metric("grad_bias_max_abs", 0.0, method=method)
+        recorder.metric("grad_bias_cosine", 1.0, method=method)
+    else:
+        method = (
+            "fp64 gradient of the estimator over all responses, against the fp64 policy gradient through the full "
+            "replay of the recorded tokens and depths, same weights and advantages"
+        )
+        recorder.metric("grad_bias_relative_l2", bias.total.relative_l2, method=method)
+        recorder.metric("grad_bias_max_abs", bias.total.max_abs, method=method)
+        recorder.metric("grad_bias_cosine", bias.total.cosine, method=method)
+        for group, figures in bias.groups.items():
+            recorder.metric(f"grad_bias_relative_l2/{group}", figures.relative_l2, method=method)
+    if spread.prompt_groups < 2:
+        recorder.not_measured("grad_sd_relative", "one prompt group: there is nothing to resample")
+    elif spread.norm == 0:
+        recorder.not_measured("grad_sd_relative", "the gradient is zero, and the figure is relative to its norm")
+    else:
+        recorder.metric(
+            "grad_sd_relative",
+            spread.standard_deviation / spread.norm,
+            n=spread.prompt_groups,
+            method="root of the expected squared distance of the fp64 estimator's gradient to its mean, over its norm; "
+            "bootstrap over the prompt groups of the recorded rollouts, to first order, in closed form",
+        )

@@ -7,13 +7,23 @@ import torch
 
 from scalerlt.errors import UserError
 from scalerlt.experiments.inputs import differences, model_config, weights_path
+from scalerlt.learner.grpo import Grpo as GrpoObjective
+from scalerlt.learner.logprobs import LogprobKind
+from scalerlt.learner.objective import Objective
 from scalerlt.learner.optimizer import ActorOptimizer, OptimizerSettings, freeze_exit_gate
-from scalerlt.learner.step import ActorUpdate
+from scalerlt.learner.rltt import Rltt as RlttObjective
+from scalerlt.learner.step import ActorUpdate, PolicyGradient
 from scalerlt.models.checkpoint import build, load_hf
 from scalerlt.models.ouro import OuroForCausalLM, Schedule
+from scalerlt.rollout.exit_rule import ExitRule
+from scalerlt.rollout.native import NativeEngine
+from scalerlt.rollout.native import OnPhase as RolloutPhase
 from scalerlt.schema import Cell
+from scalerlt.schema.algorithm.grpo import Grpo
+from scalerlt.schema.algorithm.rltt import Rltt
 from scalerlt.schema.optimizer.adamw import AdamW
 from scalerlt.schema.optimizer.sgd import Sgd
+from scalerlt.schema.rollout.last_exited import LastExited
 
 
 def device_of(cell: Cell) -> torch.device:
@@ -37,9 +47,16 @@ def build_model(cell: Cell, dtype: torch.dtype) -> OuroForCausalLM:
 
 
 def build_learner(
-    cell: Cell, model: OuroForCausalLM, *, schedule: Schedule, settings: OptimizerSettings
+    cell: Cell,
+    model: OuroForCausalLM,
+    *,
+    schedule: Schedule,
+    settings: OptimizerSettings,
+    objective: Objective | None = None,
+    logprob: LogprobKind | None = None,
 ) -> ActorUpdate:
-    """A learner of `model`, whose exit gate it freezes, with the cell's objective and batch sizes."""
+    """A learner of `model`, whose exit gate it freezes, with the cell's batch sizes, and with its objective and kind of
+    log-probs unless others are given."""
     freeze_exit_gate(model)
     return ActorUpdate(
         model,
@@ -48,13 +65,58 @@ def build_learner(
         reduction=cell.algorithm.reduction,
         temperature=cell.rollout.temperature,
         microbatch_tokens=cell.batch.microbatch_tokens,
+        objective=objective or objective_of(cell),
+        logprob=logprob or logprob_kind(cell),
     )
+
+
+def objective_of(cell: Cell) -> Objective:
+    """The cell's objective."""
+    match cell.algorithm:
+        case Grpo() as chosen:
+            return GrpoObjective(clip_low=chosen.clip_low, clip_high=chosen.clip_high, kl_coef=chosen.kl_coef)
+        case Rltt() as chosen:
+            return RlttObjective(alpha=chosen.alpha, kl_coef=chosen.kl_coef)
+    if cell.algorithm.name != "policy_gradient":
+        raise UserError(
+            f"algorithm={cell.algorithm.name} is not known to the learner; use policy_gradient, grpo or rltt"
+        )
+    return PolicyGradient()
+
+
+def logprob_kind(cell: Cell) -> LogprobKind:
+    """How the cell's learner evaluates sampled tokens."""
+    match cell.logprob.name:
+        case "dense" | "replay" | "hybrid" as kind:
+            return kind
+    raise UserError(f"logprob={cell.logprob.name} is not known to the learner; use dense, replay or hybrid")
 
 
 def checkpoint_schedule(cell: Cell) -> Schedule:
     """The cell's activation checkpoint schedule."""
     schedule: Schedule = resolve_name(cell.checkpoint.target)()
     return schedule
+
+
+def build_engine(
+    cell: Cell, model: OuroForCausalLM, *, on_phase: RolloutPhase | None = None, full_depth: bool = False
+) -> NativeEngine:
+    """The cell's rollout engine over `model`; with `full_depth` one whose tokens never stop early."""
+    engine: NativeEngine = resolve_name(cell.rollout.engine.target)(
+        model,
+        concurrency=cell.batch.rollout_concurrency,
+        on_phase=on_phase,
+        exit_rule=None if full_depth else exit_rule(cell),
+    )
+    return engine
+
+
+def exit_rule(cell: Cell) -> ExitRule | None:
+    """When the cell's decode tokens stop; None: never early."""
+    match cell.rollout:
+        case LastExited() as chosen:
+            return ExitRule(chosen.exit_threshold, chosen.min_loops, chosen.max_loops)
+    return None
 
 
 def optimizer_settings(cell: Cell) -> OptimizerSettings:

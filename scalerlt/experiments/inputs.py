@@ -5,6 +5,7 @@ from pathlib import Path
 from scalerlt.errors import UserError
 from scalerlt.models.config import OuroConfig
 from scalerlt.schema import Cell
+from scalerlt.schema.experiment import RepeatedExperiment
 from scalerlt.schema.fields import resolve_path
 from scalerlt.schema.task.arithmetic import Arithmetic
 from scalerlt.schema.task.gsm8k import Gsm8k
@@ -13,19 +14,39 @@ from scalerlt.tasks.gsm8k import gsm8k
 from scalerlt.tasks.problem import Problem
 
 
-def problems(cell: Cell, count: int) -> list[Problem]:
+def repeats(cell: Cell) -> RepeatedExperiment:
+    """How often the cell's experiment repeats its work."""
+    if not isinstance(cell.experiment, RepeatedExperiment):
+        raise UserError(f"experiment={cell.experiment.name} repeats nothing: it has no warmup and no repeats")
+    return cell.experiment
+
+
+def problems(cell: Cell, count: int | None, split: str | None = None, seed: int | None = None) -> list[Problem]:
     """The first `count` problems of the cell's task.
+
+    Args:
+        count: None for all that the split has (gsm8k).
+        split: another than the task's own.
+        seed: another order of the generated problems than `task.problem_seed` gives.
 
     Raises:
         UserError: the task has no problems, too few, or its files are broken.
     """
     match cell.task:
         case Arithmetic() as task:
-            return arithmetic(task.split, task.difficulty, task.problem_seed, count)
+            if count is None:
+                raise UserError("task=arithmetic generates problems without end; say how many")
+            order = task.problem_seed if seed is None else seed
+            return arithmetic(split or task.split, task.difficulty, order, count)
         case Gsm8k(path=str(path)) as task:
-            return gsm8k(resolve_path(path), task.split, count, task.allow_other_digest)
+            return gsm8k(resolve_path(path), split or task.split, count, task.allow_other_digest)
         case task:
             raise UserError(f"task={task.name} has no problems to answer; use arithmetic or gsm8k")
+
+
+def examples(cell: Cell) -> list[Problem]:
+    """The worked examples of the cell's prompt: the last problems of the training split's first hundred."""
+    return problems(cell, 100, "train", seed=0)[100 - cell.prompt.shots :] if cell.prompt.shots else []
 
 
 def model_config(cell: Cell) -> OuroConfig:
@@ -52,6 +73,6 @@ def weights_path(cell: Cell) -> Path | None:
     return None if cell.model.weights is None else resolve_path(cell.model.weights)
 
 
-def rollouts_path(cell: Cell) -> Path | None:
-    """The file of recorded rollouts, or None for the one that ships."""
-    return None if cell.task.rollouts is None else resolve_path(cell.task.rollouts)
+def rollouts_path(cell: Cell) -> Path:
+    """The file of recorded rollouts."""
+    return resolve_path(cell.task.rollouts)

@@ -3,12 +3,18 @@
 Each function returns what is wrong, one sentence per problem.
 """
 
+from collections.abc import Callable
+
 from scalerlt.errors import UserError
 from scalerlt.experiments.inputs import differences, model_config, problems, weights_path
 from scalerlt.experiments.recorded import recorded_samples
+from scalerlt.experiments.requests import prompts_of
 from scalerlt.models.headers import check_files, read_config
+from scalerlt.models.tokenizer import NoTokenizers
 from scalerlt.schema import Cell
-from scalerlt.schema.task.random_tokens import RandomTokens
+from scalerlt.schema.experiment.gsm8k_eval import Gsm8kEval
+from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
+from scalerlt.schema.rollout.last_exited import LastExited
 
 
 def weights(cell: Cell) -> list[str]:
@@ -27,27 +33,63 @@ def weights(cell: Cell) -> list[str]:
 
 
 def prompts(cell: Cell) -> list[str]:
-    """What keeps the task from giving the cell its prompts."""
-    if isinstance(cell.task, RandomTokens):
-        positions = cell.task.prompt_length + cell.rollout.max_new_tokens
-        if positions > cell.model.max_position_embeddings:
-            return [
-                f"task.prompt_length={cell.task.prompt_length} and rollout.max_new_tokens="
-                f"{cell.rollout.max_new_tokens} need {positions} positions, but model.max_position_embeddings="
-                f"{cell.model.max_position_embeddings}"
-            ]
-        return []
+    """What keeps the task from giving the cell its prompts, or the model from answering them."""
     try:
-        problems(cell, cell.batch.prompts_per_step)
+        longest = max(map(len, prompts_of(cell)))
+    except NoTokenizers:  # cells may be planned where none can run
+        return _faults(lambda: problems(cell, cell.batch.prompts_per_step))
     except UserError as error:
         return str(error).splitlines()
-    return []
+    positions = longest + cell.rollout.max_new_tokens
+    if positions <= cell.model.max_position_embeddings:
+        return []
+    return [
+        f"the longest prompt of {longest} tokens and rollout.max_new_tokens={cell.rollout.max_new_tokens} need "
+        f"{positions} positions, but model.max_position_embeddings={cell.model.max_position_embeddings}"
+    ]
 
 
 def recorded_rollouts(cell: Cell) -> list[str]:
     """What keeps the file of recorded rollouts from serving the cell's batch and model."""
+    return _faults(lambda: recorded_samples(cell))
+
+
+def evaluation(cell: Cell) -> list[str]:
+    """What keeps `gsm8k_eval` from its problems."""
+    experiment = cell.experiment
+    assert isinstance(experiment, Gsm8kEval)
+    return _faults(lambda: problems(cell, experiment.problems))
+
+
+def reward(cell: Cell) -> list[str]:
+    """What keeps `gsm8k_reward` from its training and held-out problems."""
+    experiment = cell.experiment
+    assert isinstance(experiment, Gsm8kReward)
+    faults = _faults(lambda: problems(cell, cell.batch.prompts_per_step))
+    faults += _faults(lambda: problems(cell, experiment.eval_problems, experiment.eval_split))
+    if cell.rollout.temperature == 0:
+        faults.append("rollout.temperature=0: all responses of a prompt would be the same; use a temperature above 0")
+    if cell.batch.group_size < 2:
+        faults.append(f"batch.group_size={cell.batch.group_size}: advantages need at least 2 responses per prompt")
+    return faults
+
+
+def exit_loops(cell: Cell) -> list[str]:
+    """What is wrong with the loops between which decode tokens may stop."""
+    rollout, full_depth = cell.rollout, cell.model.total_ut_steps
+    assert isinstance(rollout, LastExited)
+    most = full_depth if rollout.max_loops is None else rollout.max_loops
+    if rollout.min_loops <= most <= full_depth:
+        return []
+    return [
+        f"rollout.min_loops={rollout.min_loops}, rollout.max_loops={rollout.max_loops or 'null'}: "
+        f"min_loops <= max_loops <= model.total_ut_steps={full_depth} has to hold"
+    ]
+
+
+def _faults(look: Callable[[], object]) -> list[str]:
     try:
-        recorded_samples(cell)
+        look()
     except UserError as error:
         return str(error).splitlines()
     return []

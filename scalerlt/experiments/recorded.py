@@ -4,7 +4,7 @@ from scalerlt.errors import UserError
 from scalerlt.experiments.inputs import rollouts_path
 from scalerlt.records.samples import Sample
 from scalerlt.schema import Cell
-from scalerlt.tasks.rollouts_file import default_rollouts, load_rollouts
+from scalerlt.tasks.rollouts_file import load_rollouts
 
 
 def recorded_samples(cell: Cell) -> list[Sample]:
@@ -14,7 +14,7 @@ def recorded_samples(cell: Cell) -> list[Sample]:
         UserError: the file does not serve the cell: too few responses, nothing but empty ones, token ids or lengths
             that the model has not, another temperature, or no advantages.
     """
-    path = rollouts_path(cell) or default_rollouts()
+    path = rollouts_path(cell)
     groups = load_rollouts(path, cell.batch.prompts_per_step, cell.batch.group_size, cell.model.vocab_size)
     samples = [sample for group in groups for sample in group]
     for sample in samples:
@@ -31,9 +31,15 @@ def _fault(cell: Cell, sample: Sample) -> str | None:
             f"was sampled at temperature {sample.temperature:g} and the cell has "
             f"rollout.temperature={cell.rollout.temperature:g}; they have to be equal and above 0"
         )
-    if sample.advantage is None:
+    if sample.advantage is None and cell.algorithm.name == "policy_gradient":
         return "has no advantage; record rollouts with advantages to learn from them"
     length = len(sample.prompt_tokens) + len(sample.response_tokens)
     if length > cell.model.max_position_embeddings:
         return f"is {length} tokens long, and model.max_position_embeddings={cell.model.max_position_embeddings}"
+    depths, full = sample.exit_depths or [], cell.model.total_ut_steps
+    if depths and (depths[0] != full or max(depths) > full):
+        return (
+            f"has exit depths {depths[0]} and up to {max(depths)}; the first has to be model.total_ut_steps={full}, "
+            "and none above it"
+        )
     return None

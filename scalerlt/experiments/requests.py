@@ -1,11 +1,14 @@
 """From a cell's task to the requests of one rollout batch."""
 
+from collections.abc import Sequence
+
 from scalerlt.errors import UserError
-from scalerlt.experiments.inputs import problems, weights_path
+from scalerlt.experiments.inputs import examples, problems, weights_path
 from scalerlt.models.tokenizer import Tokenizer, WordTokenizer, load_tokenizer
 from scalerlt.rollout.request import Request
 from scalerlt.schema import Cell
 from scalerlt.schema.task.random_tokens import RandomTokens
+from scalerlt.tasks.problem import Problem
 from scalerlt.tasks.prompt import Prompt
 from scalerlt.tasks.random_tokens import random_prompts
 
@@ -25,33 +28,59 @@ def tokenizer_of(cell: Cell) -> Tokenizer:
     return tokenizer
 
 
+def prompt_of(cell: Cell) -> Prompt:
+    """The cell's prompt, with its worked examples."""
+    return Prompt(cell.prompt.template, tuple(examples(cell)))
+
+
+def encoded(cell: Cell, tokenizer: Tokenizer, questions: Sequence[Problem]) -> list[tuple[int, ...]]:
+    """The prompts of problems as token ids."""
+    prompt = prompt_of(cell)
+    return [tuple(tokenizer.encode(prompt.render(problem.question))) for problem in questions]
+
+
 def prompts_of(cell: Cell) -> list[tuple[int, ...]]:
     """The token ids of `batch.prompts_per_step` prompts."""
     count = cell.batch.prompts_per_step
     if isinstance(cell.task, RandomTokens):
         task = cell.task
-        return [
-            tuple(tokens)
-            for tokens in random_prompts(cell.model.vocab_size, task.prompt_length, count, task.problem_seed)
-        ]
-    tokenizer, prompt = tokenizer_of(cell), Prompt()
-    return [tuple(tokenizer.encode(prompt.render(problem.question))) for problem in problems(cell, count)]
+        drawn = random_prompts(cell.model.vocab_size, task.prompt_length, count, task.problem_seed)
+        return [tuple(tokens) for tokens in drawn]
+    return encoded(cell, tokenizer_of(cell), problems(cell, count))
 
 
 def requests_of(cell: Cell) -> list[Request]:
-    """One request per response: `batch.group_size` for each prompt, each with a seed of its own."""
-    prompts = prompts_of(cell)
+    """One rollout batch: `batch.group_size` requests for each prompt, side by side, each with a seed of its own."""
+    return requests_for(cell, prompts_of(cell))
+
+
+def requests_for(
+    cell: Cell,
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    group_size: int | None = None,
+    temperature: float | None = None,
+    first_seed: int = 0,
+) -> list[Request]:
+    """`group_size` requests for each prompt, side by side.
+
+    Args:
+        group_size: `batch.group_size` by default.
+        temperature: `rollout.temperature` by default.
+        first_seed: index of the first request among all that the cell makes.
+    """
+    size = cell.batch.group_size if group_size is None else group_size
     return [
         Request(
-            request_id=f"{prompt}.{response}",
+            request_id=f"{prompt}.{member}",
             prompt_tokens=tokens,
             max_new_tokens=cell.rollout.max_new_tokens,
-            temperature=cell.rollout.temperature,
-            seed=request_seed(cell.seed, prompt * cell.batch.group_size + response),
+            temperature=cell.rollout.temperature if temperature is None else temperature,
+            seed=request_seed(cell.seed, first_seed + prompt * size + member),
             ignore_eos=cell.rollout.ignore_eos,
         )
         for prompt, tokens in enumerate(prompts)
-        for response in range(cell.batch.group_size)
+        for member in range(size)
     ]
 
 

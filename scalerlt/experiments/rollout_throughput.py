@@ -1,7 +1,7 @@
 """`experiment=rollout_throughput`: how fast the engine generates, in how much memory, and whether it is right.
 
 One rollout batch is `batch.prompts_per_step` prompts with `batch.group_size` responses each. Its log-probs are compared
-with the learner's, teacher-forced over the same tokens, in the same precision and in fp64.
+with the learner's over the same tokens and exit depths, in the same precision and in fp64.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,11 +9,12 @@ from pkgutil import resolve_name
 
 import torch
 
-from scalerlt.experiments.building import build_model, device_of
+from scalerlt.experiments.building import build_model, device_of, exit_rule
+from scalerlt.experiments.inputs import repeats
 from scalerlt.experiments.memory_metrics import record_memory
 from scalerlt.experiments.requests import requests_of
-from scalerlt.learner.batching import TrainingResponse, microbatches, pad
-from scalerlt.learner.logprobs import dense_logprobs
+from scalerlt.learner.batching import TrainingResponse
+from scalerlt.learner.logprobs import LogprobKind, response_logprobs
 from scalerlt.measure.clock import PhaseTimer, synchronizer, timed
 from scalerlt.measure.memory import OnPhase, measure_memory
 from scalerlt.models.ouro import OuroForCausalLM
@@ -34,10 +35,13 @@ def run(cell: Cell, recorder: Recorder) -> None:
     native = matrix_path(cell.precision.name, device_of(cell))
     recorder.metric("matrix_path", native, method="torch multiplies matrices of this format on this device")
     engine = resolve_name(cell.rollout.engine.target)
+    rule = exit_rule(cell)
     concurrency = min(cell.batch.rollout_concurrency, len(requests))
 
     def rollout(on_phase: OnPhase | None = None) -> RolloutResult:
-        result: RolloutResult = engine(model, concurrency=concurrency, on_phase=on_phase).generate(requests)
+        result: RolloutResult = engine(model, concurrency=concurrency, on_phase=on_phase, exit_rule=rule).generate(
+            requests
+        )
         return result
 
     result = _measure_time(cell, recorder, rollout)
@@ -52,14 +56,14 @@ def run(cell: Cell, recorder: Recorder) -> None:
 def _measure_time(cell: Cell, recorder: Recorder, rollout: Rollout) -> RolloutResult:
     synchronize = synchronizer(device_of(cell))
     with recorder.measuring("warm_up"):
-        warm_up = timed(lambda: rollout(None), synchronize=synchronize, repeats=cell.experiment.warmup)
+        warm_up = timed(lambda: rollout(None), synchronize=synchronize, repeats=repeats(cell).warmup)
     results: list[RolloutResult] = []
     with recorder.measuring("time"):
-        seconds = timed(lambda: results.append(rollout(None)), synchronize=synchronize, repeats=cell.experiment.repeats)
+        seconds = timed(lambda: results.append(rollout(None)), synchronize=synchronize, repeats=repeats(cell).repeats)
     timer = PhaseTimer(synchronize)
     phases: list[dict[str, float]] = []
     with recorder.measuring("phases"):
-        for _ in range(cell.experiment.repeats):
+        for _ in range(repeats(cell).repeats):
             rollout(timer.phase)
             phases.append(timer.take())
 
@@ -91,6 +95,8 @@ def _record_work(recorder: Recorder, result: RolloutResult) -> None:
     recorder.metric("padded_tokens", stats.padded_tokens, "token")
     recorder.metric("recurrent_rows", stats.recurrent_rows, "row", method="tokens run through one loop, over all loops")
     recorder.metric("mean_executed_depth", stats.mean_executed_depth, "loop")
+    for depth, tokens in sorted(stats.decode_depths.items()):
+        recorder.metric(f"decode_tokens/depth_{depth}", tokens, "token", method="without each response's first token")
     recorder.metric("decode_steps", stats.decode_steps)
     recorder.metric("prefill_calls", stats.prefill_calls)
     recorder.metric("peak_active", stats.peak_active, "request")
@@ -107,36 +113,28 @@ def _compare_logprobs(
     requests: Sequence[Request],
     responses: Sequence[Response],
 ) -> None:
-    """Largest |difference| between the rollout's log-probs and the learner's over the same tokens."""
+    """Largest |difference| between the rollout's log-probs and the learner's over the same tokens and depths."""
+    kind: LogprobKind = "dense" if cell.rollout.schedule == "dense" else "replay"
+    rows = [
+        TrainingResponse(request.prompt_tokens, response.tokens, advantage=0.0, exit_depths=response.exit_depths)
+        for request, response in zip(requests, responses, strict=True)
+    ]
 
     def largest_difference() -> float:
-        evaluated = _teacher_forced(cell, model, requests, responses)
+        evaluated = response_logprobs(
+            kind,
+            model,
+            rows,
+            temperature=cell.rollout.temperature or 1.0,  # greedy log-probs are those of the unscaled logits
+            microbatch_tokens=cell.batch.microbatch_tokens,
+        )
         return max(
             abs(ours - theirs)
             for response, logprobs in zip(responses, evaluated, strict=True)
             for ours, theirs in zip(response.logprobs, logprobs, strict=True)
         )
 
-    method = "max over tokens, against dense log-probs"
+    method = f"max over tokens, against {kind} log-probs"
     recorder.metric("logprob_error_learner", largest_difference(), "nat", method=f"{method} in the same precision")
     model.to(torch.float64)
     recorder.metric("logprob_error_fp64", largest_difference(), "nat", method=f"{method} in fp64, same weights")
-
-
-def _teacher_forced(
-    cell: Cell, model: OuroForCausalLM, requests: Sequence[Request], responses: Sequence[Response]
-) -> list[list[float]]:
-    rows = [
-        TrainingResponse(request.prompt_tokens, response.tokens, advantage=0.0)
-        for request, response in zip(requests, responses, strict=True)
-    ]
-    temperature = cell.rollout.temperature or 1.0  # greedy log-probs are those of the unscaled logits
-    evaluated: dict[int, list[float]] = {}
-    with torch.inference_mode():
-        for batch in microbatches([row.rows for row in rows], cell.batch.microbatch_tokens):
-            logprobs = dense_logprobs(
-                model, pad([rows[index] for index in batch], device_of(cell)), temperature=temperature
-            )
-            for index, values in zip(batch, logprobs.tolist(), strict=True):
-                evaluated[index] = values[: len(rows[index].response_tokens)]
-    return [evaluated[index] for index in range(len(rows))]

@@ -1,9 +1,9 @@
 """A cell: one fully resolved configuration, typed and checked."""
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from scalerlt.errors import RequestErrors
 from scalerlt.schema.algorithm import Algorithm
@@ -13,11 +13,13 @@ from scalerlt.schema.device import Device
 from scalerlt.schema.experiment import Experiment
 from scalerlt.schema.fields import NonNegativeInt, PositiveFloat
 from scalerlt.schema.gates import Gates
+from scalerlt.schema.grader import Grader
 from scalerlt.schema.logprob import Logprob
 from scalerlt.schema.machine import Machine
 from scalerlt.schema.model import Model
 from scalerlt.schema.optimizer import Optimizer
 from scalerlt.schema.precision import Precision
+from scalerlt.schema.prompt import Prompt
 from scalerlt.schema.registry import GROUPS, config, schema_of
 from scalerlt.schema.rollout import Rollout
 from scalerlt.schema.task import Task
@@ -51,7 +53,9 @@ class Cell:
     checkpoint: Checkpoint
     rollout: Rollout
     logprob: Logprob
+    prompt: Prompt
     task: Task
+    grader: Grader
     algorithm: Algorithm
     optimizer: Optimizer
     device: Device
@@ -70,7 +74,8 @@ class Cell:
         return None
 
 
-_SINGLE = TypeAdapter[int](NonNegativeInt)
+# Below 2^31: the requests of a cell get the seeds from seed * 2^32 on, and a generator takes 63 bits.
+_SINGLE = TypeAdapter[int](Annotated[NonNegativeInt, Field(lt=2**31)])
 SCALAR_KEYS = ("seed", "cohort", "block")
 
 

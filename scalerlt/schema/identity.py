@@ -48,7 +48,8 @@ def identity(content: dict[str, Any]) -> str:
 def cell_id(cell: Cell, digest: str) -> str:
     """A short readable slug and the first ten hexadecimal digits of the identity; a safe file name."""
     words = [cell.experiment.name, cell.model.name, cell.precision.name, cell.batch.name]
-    words += [part for part, usual in ((cell.checkpoint.name, "none"), (cell.rollout.name, "dense")) if part != usual]
+    usual = {"checkpoint": "none", "rollout": "dense", "logprob": "dense"}
+    words += [option for group, name in usual.items() if (option := getattr(cell, group).name) != name]
     words += [f"{key[0]}{getattr(cell, key)}" for key in SCALAR_KEYS if getattr(cell, key) or key == "seed"]
     slug = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", word) for word in words)
     return f"{slug[:96].lstrip('.')}-{digest[:10]}"

@@ -1,22 +1,16 @@
 """Recorded rollouts for a learner step: every arm of a comparison learns from the same file."""
 
-import importlib.resources
 from pathlib import Path
 
 from scalerlt.errors import UserError
 from scalerlt.records.samples import Sample, read_samples
 
 
-def default_rollouts() -> Path:
-    """The small file that ships with the package."""
-    return Path(str(importlib.resources.files("scalerlt.tasks"))) / "data" / "rollouts.jsonl"
-
-
-def load_rollouts(path: Path | None, prompts: int, group_size: int, vocab_size: int) -> list[list[Sample]]:
+def load_rollouts(path: Path, prompts: int, group_size: int, vocab_size: int) -> list[list[Sample]]:
     """The first `prompts` prompt groups of at least `group_size` responses, each cut to its first `group_size`.
 
     Args:
-        path: a samples file; None: the one that ships.
+        path: a samples file.
         prompts: prompt groups wanted.
         group_size: responses of each.
         vocab_size: of the model that learns from them.
@@ -24,7 +18,6 @@ def load_rollouts(path: Path | None, prompts: int, group_size: int, vocab_size: 
     Raises:
         UserError: the file is broken, holds too few, or holds token ids that the model has not.
     """
-    path = default_rollouts() if path is None else path
     groups: dict[int, list[Sample]] = {}
     for sample in read_samples(path).samples:
         groups.setdefault(sample.prompt_group, []).append(sample)

@@ -20,6 +20,7 @@ SMALL = {
     "batch.minibatch_responses": 6,
     "batch.rollout_concurrency": 4,
     "rollout.max_new_tokens": 5,
+    "rollout.ignore_eos": True,
     "experiment.repeats": 2,
 }
 

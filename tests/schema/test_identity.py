@@ -58,7 +58,6 @@ def test_paths_do_not_matter_and_contents_do() -> None:
     "change",
     [
         ("resources", "timeout_s", 1.0),
-        ("device", "memory_limit", "1GiB"),
         ("device", "env", {"A": "1"}),
         ("gates", "bf16", None),
         ("experiment", "_check_", None),
@@ -71,14 +70,22 @@ def test_what_cannot_change_a_result_does_not_matter(change: tuple[str, str, Any
     assert digest_of(changed) == digest_of(BASE)
 
 
+def test_a_memory_limit_matters_only_when_there_is_one() -> None:
+    limited = copy.deepcopy(BASE)
+    limited["device"]["memory_limit"] = "1GiB"
+    assert digest_of(limited) != digest_of(BASE)
+    assert "memory_limit" not in scientific_keys(load_cell(BASE), INPUTS)["device"]
+
+
 def scientific_leaves() -> list[tuple[str, ...]]:
-    """Every key of every config group that is not declared to be outside the identity."""
+    """Every key of every config group that is not declared to be outside the identity, at its default or always."""
     cell = load_cell(BASE)
     found: list[tuple[str, ...]] = [("seed",), ("cohort",), ("block",)]
 
     def walk(part: Any, where: tuple[str, ...]) -> None:
         described = type(part)
         outside = {**marked(described, NotIdentity), **marked(described, FileInput)}
+        outside |= {k: mark for k, mark in marked(described, IdentityDefault).items() if getattr(part, k) == mark.value}
         for field in fields(described):
             if field.name in outside:
                 continue

@@ -5,22 +5,31 @@ from typing import Annotated
 from pydantic import Field
 
 from scalerlt.schema.fields import NonNegativeInt, NotIdentity, PositiveInt, Target
-from scalerlt.schema.registry import config_group
+from scalerlt.schema.registry import config, config_group
 
 
-@config_group("experiment")
+@config
 class Experiment:
-    """A kind of measurement.
+    """What every kind of measurement has.
 
     Attributes:
         target: the function `run(cell, recorder)`.
         check: a torch-free function that looks at what the cell needs before work starts and says what is wrong.
-        warmup: repeats that are run and not counted.
-        repeats: repeats that are measured, in one process (not a sample: cohorts are).
     """
 
     name: str
     target: Target = Field(alias="_target_")
     check: Annotated[Target | None, Field(alias="_check_"), NotIdentity()] = None
+
+
+@config_group("experiment")
+class RepeatedExperiment(Experiment):
+    """A measurement that repeats one piece of work in one process.
+
+    Attributes:
+        warmup: repeats that are run and not counted.
+        repeats: repeats that are measured (not a sample: cohorts are).
+    """
+
     warmup: NonNegativeInt
     repeats: PositiveInt

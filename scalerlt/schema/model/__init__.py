@@ -17,7 +17,7 @@ class Model:
 
     Attributes:
         check: a torch-free function that looks at the weights before work starts and says what is wrong.
-        weights: a Hugging Face directory (config.json, safetensors), or null for random weights.
+        weights: a Hugging Face directory (config.json, safetensors, a tokenizer), or null for random weights.
         init_seed: seed of the random weights.
     """
 
@@ -39,7 +39,9 @@ class Model:
     bos_token_id: NonNegativeInt
     eos_token_id: NonNegativeInt
     pad_token_id: NonNegativeInt | None
-    weights: Annotated[str | None, FileInput(("config.json", "*.safetensors", "*.safetensors.index.json"))]
+    weights: Annotated[
+        str | None, FileInput(("config.json", "*.safetensors", "*.safetensors.index.json", "*tokenizer*.json"))
+    ]
     init_seed: NonNegativeInt
 
     @model_validator(mode="after")

@@ -15,4 +15,4 @@ class Task:
     """
 
     name: str
-    rollouts: Annotated[str | None, FileInput()]
+    rollouts: Annotated[str, FileInput()]
