@@ -47,7 +47,8 @@ lint: $(VENV)/.installed-dev
 # Planning, launching's status and analysis in an environment that has no torch.
 test-core:
 	$(MAKE) VENV=.venv-core .venv-core/.installed-core
-	.venv-core/bin/python -m pytest -q tests/schema tests/planning tests/analysis tests/cli tests/test_arrows.py
+	.venv-core/bin/python -m pytest -q tests/schema tests/records tests/planning tests/analysis tests/cli \
+		tests/launching/test_status.py tests/launching/test_progress.py tests/test_arrows.py
 
 .venv-core/.installed-core: pyproject.toml .ci/constraints.txt | .venv-core/bin/python
 	$(PIP) --editable . pytest pytest-timeout hypothesis
