@@ -114,7 +114,8 @@ def number(place: Entry) -> float | None:
     return place.value if is_number(place.value) and math.isfinite(place.value) else None
 
 
-def _word(place: Entry) -> str:
+def word_of(place: Entry) -> str:
+    """What stands for a place that cannot be drawn: its state, or a measured NaN or infinity."""
     return format_number(place.value) if is_number(place.value) else place.state.replace("_", " ")
 
 
@@ -123,7 +124,7 @@ def draw_bars(drawing: Drawing) -> Figure:
     categories, present = drawing.categories, drawing.present()
     wide = len(categories) * len(present) > BARS_IN_A_COLUMN
     panels = len(drawing.spec.columns)
-    figure = _figure(PAGE_WIDTH if wide else COLUMN_WIDTH, 0.65 + 1.35 * panels)
+    figure = new_figure(PAGE_WIDTH if wide else COLUMN_WIDTH, 0.65 + 1.35 * panels)
     grid: list[Axes] = list(figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0])
     width = 0.8 / len(present)
     for panel, axes in enumerate(grid):
@@ -133,7 +134,7 @@ def draw_bars(drawing: Drawing) -> Figure:
             position = categories.index(drawing.category(row)) + offset
             _bar(axes, position, width, places[panel], drawing.scales[panel], series)
         axes.set_ylabel(drawing.axis_label(panel))
-        _number_axis(axes, "y")
+        number_axis(axes, "y")
     crowded = sum(len(category) for category in categories) > (90 if wide else 44)
     slant: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
     grid[-1].set_xticks(range(len(categories)), categories, **slant)
@@ -151,7 +152,7 @@ def _bar(axes: Axes, position: float, width: float, place: Entry, scale: Scale, 
     if value is None:
         box = {"boxstyle": "square,pad=0.2", "facecolor": "white", "edgecolor": MARK_COLOR, "linestyle": (0, (3, 2))}
         axes.annotate(
-            _word(place),
+            word_of(place),
             (position, 0),
             xycoords=("data", "axes fraction"),
             xytext=(0, 4),
@@ -168,7 +169,7 @@ def _bar(axes: Axes, position: float, width: float, place: Entry, scale: Scale, 
         position,
         scale.apply(value),
         width * 0.9,
-        color=_color(series),
+        color=color_of(series),
         hatch=HATCHES[series % len(HATCHES)],
         edgecolor="black",
         linewidth=0.4,
@@ -183,11 +184,11 @@ def draw_tradeoff(drawing: Drawing) -> Figure:
     """The second column over the first: a marker per value along `x`, a line per series."""
     shapes = {category: MARKERS[number % len(MARKERS)] for number, category in enumerate(drawing.categories)}
     missing = [
-        (row, next(_word(place) for place in places if number(place) is None))
+        (row, next(word_of(place) for place in places if number(place) is None))
         for row, places in zip(drawing.rows, drawing.places, strict=True)
         if any(number(place) is None for place in places)
     ]
-    figure = _figure(COLUMN_WIDTH, max(2.5, 1.2 + 0.135 * len(missing)))
+    figure = new_figure(COLUMN_WIDTH, max(2.5, 1.2 + 0.135 * len(missing)))
     axes = figure.subplots()
     lines: dict[int, list[tuple[float, float]]] = {}
     for row, places in zip(drawing.rows, drawing.places, strict=True):
@@ -198,13 +199,13 @@ def draw_tradeoff(drawing: Drawing) -> Figure:
             lines.setdefault(series, []).append(point)
             _point(axes, point, places[1], drawing.scales[1], shapes[drawing.category(row)], series)
     for series, points in lines.items():
-        axes.plot(*zip(*points, strict=True), color=_color(series), linestyle=_line(series), zorder=1.5)
+        axes.plot(*zip(*points, strict=True), color=color_of(series), linestyle=line_of(series), zorder=1.5)
     axes.set_xlabel(drawing.axis_label(0))
     axes.set_ylabel(drawing.axis_label(1))
-    _number_axis(axes, "x")
-    _number_axis(axes, "y")
+    number_axis(axes, "x")
+    number_axis(axes, "y")
     colors = [
-        Line2D([], [], color=_color(series), linestyle=_line(series), label=label_text(drawing.series[series]))
+        Line2D([], [], color=color_of(series), linestyle=line_of(series), label=label_text(drawing.series[series]))
         for series in drawing.present()
     ]
     markers = [_marker(shape, category.replace("\n", " "), "#888888") for category, shape in shapes.items()]
@@ -213,7 +214,9 @@ def draw_tradeoff(drawing: Drawing) -> Figure:
     handles = [handle for pair in pairs for handle in pair]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles) // 2, columnspacing=1.2)
     if missing:
-        marks = [_marker(shapes[drawing.category(row)], word, _color(drawing.series_of(row))) for row, word in missing]
+        marks = [
+            _marker(shapes[drawing.category(row)], word, color_of(drawing.series_of(row))) for row, word in missing
+        ]
         figure.legend(
             handles=marks,
             loc="outside right center",
@@ -228,16 +231,17 @@ def draw_tradeoff(drawing: Drawing) -> Figure:
 def _point(axes: Axes, point: tuple[float, float], up: Entry, scale: Scale, shape: str, series: int) -> None:
     if up.minimum is not None and up.maximum is not None:
         axes.vlines(point[0], scale.apply(up.minimum), scale.apply(up.maximum), color="black", linewidth=0.7, zorder=2)
-    axes.plot(*point, marker=shape, color=_color(series), markeredgecolor="black", markeredgewidth=0.5, zorder=3)
+    axes.plot(*point, marker=shape, color=color_of(series), markeredgecolor="black", markeredgewidth=0.5, zorder=3)
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of a size in inches, with the Agg canvas."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def _number_axis(axes: Axes, which: Literal["x", "y"]) -> None:
+def number_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     """An axis of amounts: from zero, with round numbers."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
@@ -250,14 +254,16 @@ def _number_axis(axes: Axes, which: Literal["x", "y"]) -> None:
 
 def _patch(series: int, label: str) -> Patch:
     hatch = HATCHES[series % len(HATCHES)]
-    return Patch(facecolor=_color(series), hatch=hatch, edgecolor="black", linewidth=0.4, label=label)
+    return Patch(facecolor=color_of(series), hatch=hatch, edgecolor="black", linewidth=0.4, label=label)
 
 
-def _color(series: int) -> str:
+def color_of(series: int) -> str:
+    """The colour of a series, by its place."""
     return COLORS[series % len(COLORS)]
 
 
-def _line(series: int) -> Any:
+def line_of(series: int) -> Any:
+    """The line style of a series, by its place."""
     return LINES[series % len(LINES)]
 
 

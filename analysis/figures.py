@@ -45,7 +45,7 @@ def build_figures(spec: FigureSpec, cells: Sequence[CellResult], swept: Sequence
             continue
         draw = draw_bars if spec.kind == "bars" else draw_tradeoff
         figure = draw(Drawing(spec, along, series, scales, rows, places))
-        pictures.append(Picture(_file_name(spec.name, part, slices, pictures), _caption(spec, part, places), figure))
+        pictures.append(Picture(file_name(spec.name, part, slices, pictures), _caption(spec, part, places), figure))
     return pictures
 
 
@@ -63,7 +63,8 @@ def _scale(cells: Sequence[CellResult], column: Column) -> Scale:
     return choose_scale(unit_of(cells, column.metric), [largest])
 
 
-def _file_name(name: str, part: Row, slices: list[Row], earlier: list[Picture]) -> str:
+def file_name(name: str, part: Row, slices: list[Row], earlier: list[Picture]) -> str:
+    """The name of a definition's figure of one slice, made unique among the definition's earlier ones."""
     if len(slices) == 1:
         return name
     words = (re.sub(r"[^A-Za-z0-9.]+", "_", label_text(label)).strip("_.") for label in part.labels.values())

@@ -1,4 +1,4 @@
-"""Records as pandas frames, for a notebook or a script: one row per cell, or one row per cell and metric."""
+"""Records as pandas frames, for a notebook or a script: a row per cell, per metric of a cell, or per step."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +9,9 @@ import pandas as pd
 from scalerlt.analysis.marks import MEASURED
 from scalerlt.analysis.reading import CellResult, read_runs
 from scalerlt.analysis.rows import unit_of
+from scalerlt.analysis.series import SERIES_FILE, kind_of, stretches
 from scalerlt.records.record import Metric
+from scalerlt.records.store import CellDirectory
 
 CELL_COLUMNS = {
     "sweep": "object",
@@ -45,6 +47,16 @@ METRIC_COLUMNS = {
     "reason": "object",
 }
 """The columns of `load_metrics`, and their dtypes."""
+
+SERIES_COLUMNS = {
+    "sweep": "object",
+    "cell_id": "object",
+    "state": "object",
+    "step": "Int64",
+    "kind": "object",
+    "attempt": "Int64",
+}
+"""The columns that every frame of `load_series` begins with, and their dtypes."""
 
 
 def load_runs(path: str | Path) -> pd.DataFrame:
@@ -114,6 +126,52 @@ def load_metrics(path: str | Path) -> pd.DataFrame:
     ]
     frame = pd.DataFrame(_typed(METRIC_COLUMNS, rows))
     frame.attrs = {"problems": runs.all_problems}
+    return frame
+
+
+def load_series(path: str | Path) -> pd.DataFrame:
+    """One row per sweep, cell, step and kind: what the cells of every sweep under `path` measured as they trained.
+
+    The rows are those of series.jsonl of the attempt that answered the cell, or of the newest that has come to a row.
+    An attempt that went on from an earlier one stands behind that one's rows up to the step it took it up at; one that
+    began from nothing replaces those before it. Cells without a row are not in the frame.
+
+    Columns, in this order:
+        sweep, cell_id, state: as in `load_runs`.
+        step: training steps done (Int64).
+        kind: `train`, a training step; `eval`, an evaluation, which is after the training step of that number.
+        attempt: number of the attempt that wrote the row (Int64).
+        one column per axis, as in `load_runs`.
+        one column per recorded figure (`reward`, `accuracy`, `timing_s/generate`): missing where a row has none.
+            Integers are Int64, truth values boolean, other numbers float64, where "NaN" and "Infinity" are numbers.
+
+    A column name that is taken already gets the prefix `axis.` or `series.`.
+
+    `frame.attrs["problems"]` lists the files and lines that were passed over; a cut-off last line is none of them.
+
+    Raises:
+        UserError: `path` is no directory.
+    """
+    runs = read_runs(path)
+    problems = runs.all_problems
+    found = []
+    for sweep in runs.sweeps:
+        for cell in sweep.cells:
+            for part in stretches(CellDirectory(sweep.path / cell.cell_id)):
+                file = f"{sweep.name}/{cell.cell_id}/{part.attempt.path.name}/{SERIES_FILE}"
+                problems += [f"{file}: {problem}" for problem in part.problems]
+                found += [(cell, part.attempt.number, row) for row in part.rows]
+    heads = [[cell.sweep, cell.cell_id, cell.state, row["step"], kind_of(row), number] for cell, number, row in found]
+    columns = _typed(SERIES_COLUMNS, heads)
+    for axis in _in_order(cell.axes for cell, _, _ in found):
+        name = f"axis.{axis}" if axis in columns else axis
+        columns[name] = pd.Series([cell.axes.get(axis) for cell, _, _ in found], dtype="object")
+    for figure in _in_order(row for _, _, row in found):
+        if figure != "step":
+            name = f"series.{figure}" if figure in columns else figure
+            columns[name] = _metric_column([row.get(figure) for _, _, row in found])
+    frame = pd.DataFrame(columns)
+    frame.attrs = {"problems": problems}
     return frame
 
 

@@ -58,8 +58,13 @@ def _configurations(cells: Sequence[CellResult]) -> list[str]:
         for key, found in values.items()
         if "." in key and len(found) > 1 and key not in told
     ]
-    held = [f"{key} {found[0]}" for key, found in values.items() if "." not in key and len(found) == 1]
-    return [*lines, *([f"in all cells: {', '.join(held)}"] if held else [])]
+    held = [key for key, found in values.items() if len(found) == 1]
+    for title, keys in (
+        ("in all cells", [key for key in held if "." not in key]),
+        ("and in all cells", [key for key in held if "." in key]),
+    ):
+        lines += [f"{title}: {', '.join(f'{key} {values[key][0]}' for key in keys)}"] if keys else []
+    return lines
 
 
 def _meanings(cells: Sequence[CellResult], group: str, keys: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -79,13 +84,18 @@ def _meanings(cells: Sequence[CellResult], group: str, keys: Sequence[str]) -> d
 
 
 def _notes(sweep: SweepResults) -> list[str]:
-    """What a reader of the numbers should know: their origin, what the records warn of, what was passed over."""
+    """What a reader of the numbers should know: what they are, their origin, warnings, and what was passed over."""
     records = [cell.record for cell in sweep.cells if cell.record is not None]
     hosts = Counter(str(record.environment.get("host", "unknown")) for record in records)
     revisions = Counter(str(record.provenance.get("git_revision") or "unknown") for record in records)
     dirty = sum(bool(record.provenance.get("git_dirty")) for record in records)
     warnings = Counter(note for record in records for note in record.notes)
-    lines = [f"hosts: {_counted(hosts)}", f"revisions: {_counted(revisions)}"] if records else []
+    processors = Counter(str(record.environment.get("cpu", "unknown")) for record in records)
+    torch = Counter(str(record.provenance.get("packages", {}).get("torch", "unknown")) for record in records)
+    lines = ["n is the number of measured cohorts; an entry is their median, and a cohort's time that of its repeats"]
+    if records:
+        origins = {"hosts": hosts, "processors": processors, "revisions": revisions, "torch": torch}
+        lines += [f"{name}: {_counted(counter)}" for name, counter in origins.items()]
     if len(hosts) > 1:
         lines.append("the cells ran on different hosts: their times do not compare")
     if len(revisions) > 1:
@@ -94,7 +104,7 @@ def _notes(sweep: SweepResults) -> list[str]:
         lines.append(f"{dirty} of {len(records)} records are of code with uncommitted changes")
     lines += [f"{count} of {len(records)} records: {note}" for note, count in sorted(warnings.items())]
     lines += [f"passed over: {problem}" for problem in sweep.problems]
-    return lines or ["none"]
+    return lines
 
 
 def _counted(counter: Counter[str]) -> str:

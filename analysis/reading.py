@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scalerlt.analysis.series import SeriesRow
 from scalerlt.errors import UserError
 from scalerlt.records.base import Scalar, UnreadableDocument
 from scalerlt.records.cell import FrozenCell
@@ -28,6 +29,7 @@ class CellResult:
         attempts: number of attempts that were begun.
         record: the record that counts, if there is one.
         metrics: the figures of the record that counts, whatever its verdict.
+        series: the rows of its training, where they were read.
     """
 
     sweep: str
@@ -38,6 +40,7 @@ class CellResult:
     attempts: int = 0
     record: Record | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    series: tuple[SeriesRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class SweepResults:
         plans: the plan files that were read, relative to `path`.
         records: every valid record file, relative to `path`, and whether it is the one that counts for its cell.
         problems: one sentence per file that was passed over; paths are relative to `path`.
+        sources: the series and samples files that were read, relative to `path`.
     """
 
     name: str
@@ -58,6 +62,7 @@ class SweepResults:
     plans: list[str]
     records: dict[str, bool]
     problems: list[str]
+    sources: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

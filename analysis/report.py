@@ -18,6 +18,9 @@ from scalerlt.analysis.page import render_page
 from scalerlt.analysis.reading import CellResult, SweepResults, read_runs
 from scalerlt.analysis.specs import FIGURES, TABLES
 from scalerlt.analysis.tables import Table, build_tables, to_csv, to_markdown
+from scalerlt.analysis.training import with_training
+from scalerlt.analysis.training_figures import build_training_figures
+from scalerlt.analysis.training_specs import TRAINING_FIGURES, TRAINING_TABLES
 from scalerlt.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -63,15 +66,21 @@ def build_report(runs: str | Path, out: str | Path) -> Report:
             longer has are removed.
 
     Raises:
-        UserError: there is no sweep, or a metric was recorded in two units.
+        UserError: there is no sweep, a metric was recorded in two units, or `out` cannot be written to.
     """
     found, out = read_runs(runs), Path(out)
     if not found.sweeps:
         raise UserError(f"no sweep stands in {runs}; a sweep is a directory with plans/ in it")
+    found = replace(found, sweeps=[with_training(sweep) for sweep in found.sweeps])
     reports = []
     for sweep in found.sweeps:
         directory = out if sweep.path == Path(runs).resolve() else out / sweep.name
-        reports.append(_build(sweep, directory))
+        try:
+            reports.append(_build(sweep, directory))
+        except OSError as error:
+            raise UserError(
+                f"{error.filename or directory}: the report cannot be written ({error.strerror})"
+            ) from error
     return Report(reports, found.all_problems)
 
 
@@ -86,6 +95,7 @@ def _build(sweep: SweepResults, directory: Path) -> SweepReport:
     outputs: list[str] = []
     with fixed_style():
         pictures = [picture for spec in FIGURES for picture in build_figures(spec, cells, sweep.swept)]
+        pictures += [one for spec in TRAINING_FIGURES for one in build_training_figures(spec, cells, sweep.swept)]
         for picture in pictures:
             outputs += [f"figures/{path.name}" for path in save(picture, directory / "figures")]
     contents[PAGE] = render_page(sweep, tables, pictures, describe(gates))
@@ -113,7 +123,7 @@ def _tables(cells: list[CellResult], swept: Sequence[str]) -> list[Table]:
     tables = [coverage_table(cells)]
     if (unmeasured := unmeasured_table(cells)) is not None:
         tables.append(unmeasured)
-    tables += [table for spec in TABLES for table in build_tables(spec, cells, swept)]
+    tables += [table for spec in (*TABLES, *TRAINING_TABLES) for table in build_tables(spec, cells, swept)]
     if (overhead := overhead_table(cells)) is not None:
         tables.append(overhead)
     return tables
@@ -130,6 +140,11 @@ def _manifest(sweep: SweepResults, directory: Path, outputs: list[str]) -> dict[
         "superseded_records": {
             name: _sha256(sweep.path / name) for name, counts in sweep.records.items() if not counts
         },
+        **(
+            {"series_and_samples": {name: _sha256(sweep.path / name) for name in sweep.sources}}
+            if sweep.sources
+            else {}
+        ),
     }
 
 

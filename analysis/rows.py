@@ -1,6 +1,7 @@
 """From cells to rows: which axes tell the cells of a table apart, and what stands at each place of a row.
 
-Cells that differ only in seed or cohort are one row: its entries are medians over the cohorts, with their number.
+Cells that differ only in seed or cohort are one row: its entries are medians over the cohorts, with their number, or
+what else the definition of a column asks for.
 Nothing else is ever combined.
 """
 
@@ -14,6 +15,7 @@ from typing import TypeGuard
 
 from scalerlt.analysis.marks import MEASURED, footnote
 from scalerlt.analysis.reading import CellResult
+from scalerlt.analysis.seeds import Over, over_seeds
 from scalerlt.errors import UserError
 from scalerlt.records.base import Scalar
 from scalerlt.records.record import Metric
@@ -35,7 +37,7 @@ class Entry:
     """One place of a table: a number (or word), or the state that stands where there is none.
 
     Attributes:
-        value: the cohorts' median; None where none has a number.
+        value: the cohorts' median, or what the column asks for instead; None where there is none.
         state: `measured`, or the states of the cells that have no number ("oom", "killed/oom").
         measured: number of cohorts with a number.
         planned: number of cohorts planned.
@@ -58,8 +60,8 @@ class Entry:
 def row_axes(cells: Sequence[CellResult], defining: Sequence[str], swept: Sequence[str]) -> list[str]:
     """The axes that name the rows of these cells.
 
-    The defining ones that any cell has; the swept ones that vary, unless their config group's option already says
-    their value; and of the rest those without which two different configurations would fall into one row.
+    The defining ones that any cell has, and the others that vary, swept or not, unless their config group's option
+    already says their value: a row must not hide that it differs from the next in its model, too.
     """
     present = sorted({key for cell in cells for key in cell.axes}, key=lambda key: (key.count("."), key))
     varying = [key for key in present if key not in REPETITION and len({_typed(cell, key) for cell in cells}) > 1]
@@ -67,8 +69,8 @@ def row_axes(cells: Sequence[CellResult], defining: Sequence[str], swept: Sequen
     ordered = [key for key in swept if key in varying] + [key for key in varying if key not in swept]
     for key in ordered:
         group = key.partition(".")[0]
-        telling = [axis for axis in axes if key not in swept or (axis == group and group != key)]
-        if key not in axes and not _determined(cells, key, telling):
+        told = group != key and group in axes and _determined(cells, key, group)
+        if key not in axes and not told:
             axes.append(key)
     return axes
 
@@ -86,7 +88,7 @@ def group_rows(cells: Sequence[CellResult], axes: Sequence[str]) -> list[Row]:
     return [Row({axis: groups[key][0].axes.get(axis) for axis in axes}, groups[key]) for key in keys]
 
 
-def entry(cells: Sequence[CellResult], metric: str) -> Entry:
+def entry(cells: Sequence[CellResult], metric: str, over: Over = "median") -> Entry:
     """What stands for a metric of one configuration's cells."""
     found = [cell.metrics[metric] for cell in cells if _has_number(cell, metric)]
     missing = Counter(_missing(cell, metric) for cell in cells if not _has_number(cell, metric))
@@ -97,10 +99,18 @@ def entry(cells: Sequence[CellResult], metric: str) -> Entry:
     if not found:
         words = "/".join(sorted({word for word, _ in missing}))
         return Entry(None, words, 0, len(cells), notes=notes)
+    numbers = [(cell.axes.get("seed"), value) for cell in cells if is_number(value := _value(cell, metric))]
+    if over == "median" or not numbers:
+        middle: Scalar = _middle([figure.value for figure in found])
+    else:
+        middle, said = over_seeds(over, numbers)
+        if middle is None:
+            return Entry(None, "not_measured", 0, len(cells), notes=(*notes, footnote("not_measured", said)))
+        notes += (footnote("note", said),) if said else ()
     repeats = sum(figure.n or 1 for figure in found)
     low, high = _range(found) if repeats > 1 else (None, None)
     return Entry(
-        _middle([figure.value for figure in found]),
+        middle,
         measured=len(found),
         planned=len(cells),
         minimum=low,
@@ -129,6 +139,10 @@ def _has_number(cell: CellResult, metric: str) -> bool:
     figure = cell.metrics.get(metric)
     measured = figure is not None and figure.status == MEASURED and figure.value is not None
     return measured and cell.state == MEASURED
+
+
+def _value(cell: CellResult, metric: str) -> Scalar:
+    return cell.metrics[metric].value if _has_number(cell, metric) else None
 
 
 def _missing(cell: CellResult, metric: str) -> tuple[str, str | None]:
@@ -177,11 +191,11 @@ def _typed(cell: CellResult, axis: str) -> str:
     return json.dumps(cell.axes.get(axis))
 
 
-def _determined(cells: Sequence[CellResult], key: str, by: Sequence[str]) -> bool:
-    """Whether the values of the axes `by` leave one value for `key`."""
-    found: dict[tuple[str, ...], set[str]] = {}
+def _determined(cells: Sequence[CellResult], key: str, by: str) -> bool:
+    """Whether each value of the axis `by` leaves one value for `key`."""
+    found: dict[str, set[str]] = {}
     for cell in cells:
-        found.setdefault(tuple(_typed(cell, axis) for axis in by), set()).add(_typed(cell, key))
+        found.setdefault(_typed(cell, by), set()).add(_typed(cell, key))
     return all(len(values) == 1 for values in found.values())
 
 

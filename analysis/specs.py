@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from scalerlt.analysis.seeds import Over
+
 Form = Literal["number", "error", "one_minus", "count"]
 
 
@@ -17,6 +19,7 @@ class Column:
             `count` is a number of cells, which always exists.
         device: the kind of device that has such a figure, where it is only one.
         spread: whether the range of the repeats is part of the CSV.
+        over: how the cells of a row become one entry.
     """
 
     metric: str
@@ -24,6 +27,7 @@ class Column:
     form: Form = "number"
     device: Literal["cpu", "cuda"] | None = None
     spread: bool = False
+    over: Over = "median"
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,10 @@ class FigureSpec:
 
 
 LIVE_PEAK = "live_peak_bytes"
-PHASES = ("load", "generate", "prefill", "decode", "logprob", "log_prob", "forward", "backward", "optimizer", "publish")
+PHASES = (
+    *("load", "generate", "prefill", "decode", "reward", "logprob", "log_prob", "old_log_prob", "forward", "backward"),
+    *("optimizer", "update_actor", "publish", "other"),
+)
 """The order in which the parts of a metric are listed; others follow by name."""
 
 TIME = Column("actor_update_seconds", "actor update", spread=True)
@@ -96,7 +103,8 @@ TABLES = (
         name="rollout_throughput",
         experiment="rollout_throughput",
         caption="Rollout throughput: generated, unpadded response tokens per second, with the work behind them and the "
-        "largest difference of their log-probabilities from the learner's and from fp64.",
+        "largest difference of their log-probabilities from the learner's and from fp64. Prefill and decode were timed "
+        "in a pass of their own.",
         rows=("precision", "batch"),
         columns=(
             Column("tokens_per_second", "throughput", spread=True),
@@ -125,7 +133,8 @@ TABLES = (
     TableSpec(
         name="actor_update",
         experiment="actor_update",
-        caption="Time of one actor update and of its parts, with the gate on its gradient and update.",
+        caption="Time of one actor update and of its parts, with the gate on what the checkpoint schedule changes in "
+        "gradient and update.",
         rows=("precision", "batch", "checkpoint"),
         columns=(
             TIME,
@@ -134,6 +143,7 @@ TABLES = (
             Column("optimizer_seconds", "optimizer", spread=True),
             Column("trained_tokens_per_second", "throughput", spread=True),
             Column("trained_tokens", "trained"),
+            Column("prompt_tokens", "prompt"),
             Column("padded_tokens", "padded"),
             GATE,
         ),

@@ -72,7 +72,7 @@ def _build(spec: TableSpec, cells: list[CellResult], swept: Sequence[str], colum
     lines = []
     for row in group_rows(cells, axes):
         measured = sum(cell.state == MEASURED for cell in row.cells)
-        entries = tuple(entry(row.cells, column.metric) for column in columns)
+        entries = tuple(entry(row.cells, column.metric, column.over) for column in columns)
         lines.append(Line(tuple(row.labels.values()), entries, (measured, len(row.cells))))
     units = tuple(unit_of(cells, column.metric) for column in columns)
     return Table(spec.name, spec.caption, tuple(axes), tuple(columns), units, tuple(lines))
@@ -142,10 +142,11 @@ def to_csv(table: Table) -> str:
 
 def _csv_names(column: Column, unit: str) -> list[str]:
     unit = f" ({unit})" if unit else ""
-    spread = [f"{column.metric} minimum{unit}", f"{column.metric} maximum{unit}", f"{column.metric} repeats"]
+    name = column.metric if column.over == "median" else f"{column.metric}, {column.over}"
+    spread = [f"{name} minimum{unit}", f"{name} maximum{unit}", f"{name} repeats"]
     if column.form == "count":
-        return [column.metric]
-    return [f"{column.metric}{unit}", f"{column.metric} state", *(spread if column.spread else [])]
+        return [name]
+    return [f"{name}{unit}", f"{name} state", *(spread if column.spread else [])]
 
 
 def _csv_cells(column: Column, place: Entry) -> list[str]:

@@ -1,4 +1,4 @@
-"""Makes the generator of synthetic runs importable, and one of its sweeps."""
+"""Makes the generators of synthetic runs importable, and two of their sweeps."""
 
 import sys
 from pathlib import Path
@@ -9,6 +9,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from synthetic_runs import write_quickstart
+from synthetic_training import read, write_reward_gain
+
+from scalerlt.analysis.reading import SweepResults
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +20,9 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("synthetic") / "runs"
     write_quickstart(runs / "quickstart")
     return runs
+
+
+@pytest.fixture(scope="session")
+def reward_gain(tmp_path_factory: pytest.TempPathFactory) -> SweepResults:
+    """A sweep of reinforcement learning, as read."""
+    return read(write_reward_gain(tmp_path_factory.mktemp("training") / "reward_gain"))

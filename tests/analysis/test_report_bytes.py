@@ -132,7 +132,8 @@ def test_the_page_shows_everything_coverage_first(reports: tuple[Path, Path, Pat
             assert f"({name})" in page
     assert "- batch: small (group_size 4, prompts_per_step 4); medium (group_size 8, prompts_per_step 8)" in page
     assert "- in all cells: cohort 0, device cpu, model tiny_ouro, seed 0" in page
-    assert "- hosts: node-1 (16)" in page
+    assert "- hosts: node-1 (16)\n- processors: Some Processor (16)\n" in page
+    assert "- torch: 2.13.0 (16)" in page
 
 
 def small_sweep(path: Path) -> SyntheticSweep:
@@ -211,6 +212,13 @@ def test_nothing_to_report(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a directory"):
         build_report(tmp_path / "missing", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_where_no_report_can_be_written_is_one_line(tmp_path: Path) -> None:
+    small_sweep(tmp_path / "runs" / "sweep")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file.*: the report cannot be written"):
+        build_report(tmp_path / "runs", tmp_path / "file")
 
 
 def test_importing_the_package_is_light() -> None:
