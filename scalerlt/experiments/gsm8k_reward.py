@@ -120,7 +120,8 @@ class Training:
             results = [self.policy.learner.step(minibatch) for minibatch in minibatches]
         with self.timer.phase("publish"):
             self.policy.publish(self.step)
-        matched = self.policy.depth_match_fraction(responses)
+        with self.timer.phase("depth_match"):
+            matched = self.policy.depth_match_fraction(responses)
         self.totals.samples += len(answers)
         self.totals.tokens += stats.generated_tokens
         self.totals.seconds += time.perf_counter() - started
