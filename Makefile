@@ -10,10 +10,6 @@ REPORTS ?= reports
 TORCH = torch==2.13.0
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
 
-# The real GSM8K (train.jsonl, test.jsonl of github.com/openai/grade-school-math), for the tests that read it.
-SCALERLT_GSM8K ?= $(abspath $(wildcard ../shared/data/gsm8k))
-export SCALERLT_GSM8K
-
 .PHONY: install demo test lint test-core test-wheel clean
 
 install: $(VENV)/.installed
