@@ -136,7 +136,7 @@ def test_a_queue_that_is_killed_leaves_a_lost_attempt_and_the_next_runs_it_again
 def test_queues_wait_for_one_another_and_run_no_cell_twice(tmp_path: Path, start_queue: Start) -> None:
     """One sweep runs; the same sweep started again and another one wait, and say for whom."""
     one, two = tmp_path / "one", tmp_path / "two"
-    freeze(one, "is_slow", cell_id="a")
+    freeze(one, "waits_for_a_file", cell_id="a")
     freeze(one, "is_slow", cell_id="b")
     freeze(two, "is_slow")
     first = start_queue(one)
@@ -148,6 +148,7 @@ def test_queues_wait_for_one_another_and_run_no_cell_twice(tmp_path: Path, start
         if line.startswith("not to run"):  # of one sweep, the cell that runs is the other's
             line = waiting.stdout.readline()
         assert line == f"waiting for device cpu: sweep {one} (pid {first.pid}) measures on it\n"
+    (one / "a" / "go").touch()
     for queue in (first, again, other):
         queue.communicate(timeout=60)
         assert queue.returncode == 0
