@@ -25,7 +25,8 @@ def weights(cell: Cell) -> list[str]:
     try:
         stored = read_config(path)
         if different := differences(stored, model_config(cell)):
-            return [f"model.weights={cell.model.weights}: {difference}" for difference in different]
+            listed = [f"model.weights={cell.model.weights}: {difference}" for difference in different]
+            return [*listed, "model.weights=null gives a model of another shape random weights"]
         check_files(path, stored)
     except UserError as error:
         return [f"model.weights={cell.model.weights}: {line}" for line in str(error).splitlines()]

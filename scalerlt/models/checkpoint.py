@@ -84,6 +84,8 @@ def save_hf(model: OuroForCausalLM, path: str | Path, *, max_shard_bytes: int = 
         _write_json(directory / INDEX_FILE, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places})
     dtype = str(model.dtype).removeprefix("torch.")
     _write_json(directory / CONFIG_FILE, {**model.config.to_hf(), "torch_dtype": dtype})
+    for name in names:  # safetensors leaves its files to their owner alone
+        (directory / name).chmod((directory / CONFIG_FILE).stat().st_mode)
 
 
 def _shards(sizes: dict[str, int], limit: int) -> list[list[str]]:

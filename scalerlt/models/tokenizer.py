@@ -70,7 +70,7 @@ class WordTokenizer:
     @classmethod
     def embedded(cls) -> "WordTokenizer":
         """The tokenizer that ships with the package: 512 ids, made for English word problems in GSM8K's format."""
-        return cls.load(Path(__file__).parent)
+        return cls.load(Path(__file__).parent / "tiny_ouro")
 
     @classmethod
     def load(cls, directory: str | Path) -> "WordTokenizer":

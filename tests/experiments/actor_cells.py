@@ -35,6 +35,7 @@ def make_cell(rollouts: Path, *, values: dict[str, Any] | None = None, **options
     small = {
         "task.rollouts": str(rollouts),
         "model.vocab_size": 64,
+        "model.weights": None,
         "model.hidden_size": 32,
         "model.intermediate_size": 48,
         "batch.prompts_per_step": 2,

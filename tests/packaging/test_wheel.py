@@ -63,7 +63,8 @@ def test_the_wheel_holds_configuration_sweeps_and_analysis_and_no_tests(wheel: P
         "scalerlt/sweeps/quickstart.yaml",
         "scalerlt/analysis/__init__.py",
         "scalerlt/tasks/data/rollouts.jsonl",
-        "scalerlt/models/word_tokenizer.json",
+        "scalerlt/models/tiny_ouro/model.safetensors",
+        "scalerlt/models/tiny_ouro/word_tokenizer.json",
     ):
         assert wanted in names
     assert all(name.startswith(("scalerlt/", "scalerlt-")) for name in names)
