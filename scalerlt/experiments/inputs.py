@@ -54,8 +54,11 @@ def model_config(cell: Cell) -> OuroConfig:
     return OuroConfig(**{name: getattr(cell.model, name) for name in OuroConfig.__dataclass_fields__})
 
 
-_FREE = ("initializer_range", "bos_token_id", "eos_token_id", "pad_token_id")
-"""Fields in which a checkpoint may differ from the configuration: they change no weight and no forward pass."""
+_FREE = ("initializer_range", "max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token_id")
+"""Fields in which a checkpoint may differ from the configuration: they change no weight and no forward pass.
+
+Positions are rotary: another most of them is another limit on lengths and nothing else.
+"""
 
 
 def differences(stored: OuroConfig, configured: OuroConfig) -> list[str]:

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from scalerlt.errors import UserError
 from scalerlt.experiments.inputs import differences, model_config, problems, weights_path
 from scalerlt.experiments.recorded import recorded_samples
-from scalerlt.experiments.requests import prompts_of
+from scalerlt.experiments.requests import encoded, prompts_of, tokenizer_of
 from scalerlt.models.headers import check_files, read_config
 from scalerlt.models.tokenizer import NoTokenizers
 from scalerlt.schema import Cell
 from scalerlt.schema.experiment.gsm8k_eval import Gsm8kEval
 from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
 from scalerlt.schema.rollout.last_exited import LastExited
+from scalerlt.schema.task.gsm8k import Gsm8k
+from scalerlt.tasks.problem import Problem
 
 
 def weights(cell: Cell) -> list[str]:
@@ -35,19 +37,11 @@ def weights(cell: Cell) -> list[str]:
 
 def prompts(cell: Cell) -> list[str]:
     """What keeps the task from giving the cell its prompts, or the model from answering them."""
-    try:
-        longest = max(map(len, prompts_of(cell)))
-    except NoTokenizers:  # cells may be planned where none can run
-        return _faults(lambda: problems(cell, cell.batch.prompts_per_step))
-    except UserError as error:
-        return str(error).splitlines()
-    positions = longest + cell.rollout.max_new_tokens
-    if positions <= cell.model.max_position_embeddings:
-        return []
-    return [
-        f"the longest prompt of {longest} tokens and rollout.max_new_tokens={cell.rollout.max_new_tokens} need "
-        f"{positions} positions, but model.max_position_embeddings={cell.model.max_position_embeddings}"
-    ]
+    return _unanswerable(
+        cell,
+        prompts=lambda: prompts_of(cell),
+        without_tokenizer=lambda: problems(cell, cell.batch.prompts_per_step),
+    )
 
 
 def recorded_rollouts(cell: Cell) -> list[str]:
@@ -59,15 +53,16 @@ def evaluation(cell: Cell) -> list[str]:
     """What keeps `gsm8k_eval` from its problems."""
     experiment = cell.experiment
     assert isinstance(experiment, Gsm8kEval)
-    return _faults(lambda: problems(cell, experiment.problems))
+    return _unanswered(cell, lambda: problems(cell, experiment.problems))
 
 
 def reward(cell: Cell) -> list[str]:
     """What keeps `gsm8k_reward` from its training and held-out problems."""
     experiment = cell.experiment
     assert isinstance(experiment, Gsm8kReward)
-    faults = _faults(lambda: problems(cell, cell.batch.prompts_per_step))
-    faults += _faults(lambda: problems(cell, experiment.eval_problems, experiment.eval_split))
+    whole = isinstance(cell.task, Gsm8k)  # every seed takes the problems in an order of its own
+    faults = _unanswered(cell, lambda: problems(cell, None if whole else cell.batch.prompts_per_step, "train"))
+    faults += _unanswered(cell, lambda: problems(cell, experiment.eval_problems, experiment.eval_split))
     if cell.rollout.temperature == 0:
         faults.append("rollout.temperature=0: all responses of a prompt would be the same; use a temperature above 0")
     if cell.batch.group_size < 2:
@@ -85,6 +80,31 @@ def exit_loops(cell: Cell) -> list[str]:
     return [
         f"rollout.min_loops={rollout.min_loops}, rollout.max_loops={rollout.max_loops or 'null'}: "
         f"min_loops <= max_loops <= model.total_ut_steps={full_depth} has to hold"
+    ]
+
+
+def _unanswered(cell: Cell, questions: Callable[[], list[Problem]]) -> list[str]:
+    return _unanswerable(
+        cell, prompts=lambda: encoded(cell, tokenizer_of(cell), questions()), without_tokenizer=questions
+    )
+
+
+def _unanswerable(
+    cell: Cell, *, prompts: Callable[[], list[tuple[int, ...]]], without_tokenizer: Callable[[], object]
+) -> list[str]:
+    """What keeps the prompts from being made, or from fitting into the model's positions with their answers."""
+    try:
+        longest = max(map(len, prompts()))
+    except NoTokenizers:  # cells may be planned where none can run
+        return _faults(without_tokenizer)
+    except UserError as error:
+        return str(error).splitlines()
+    positions = longest + cell.rollout.max_new_tokens
+    if positions <= cell.model.max_position_embeddings:
+        return []
+    return [
+        f"the longest prompt of {longest} tokens and rollout.max_new_tokens={cell.rollout.max_new_tokens} need "
+        f"{positions} positions, but model.max_position_embeddings={cell.model.max_position_embeddings}"
     ]
 
 

@@ -93,6 +93,9 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_names() -> None:
         ("model.num_key_value_heads=3", "not a multiple"),
         ("model.weights=/no/such/place", "there is no such file"),
         ("model.max_position_embeddings=40", "positions, but model.max_position_embeddings=40"),
+        ("experiment=gsm8k_eval model.max_position_embeddings=40", "positions, but model.max_position_embeddings=40"),
+        ("experiment=gsm8k_reward model.max_position_embeddings=40", "positions, but model.max_position_embeddings=40"),
+        ("model.hidden_size=32", "model.weights=null gives a model of another shape random weights"),
         ("model.vocab_size=300", "model.vocab_size=300 is smaller than the tokenizer's 512 tokens"),
         ("task=gsm8k", "task.path is not set"),
         ("task.rollouts=/no/such/file", "there is no such file"),
@@ -129,7 +132,7 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_names() -> None:
     ],
 )
 def test_one_clear_line_for_a_wrong_value(override: str, said: str) -> None:
-    problems = problems_of(override)
+    problems = problems_of(*override.split())
     assert any(said in problem for problem in problems), problems
     assert all("\n" not in problem and "Traceback" not in problem for problem in problems)
 
