@@ -1,6 +1,11 @@
-"""Options of the test run."""
+"""Options of the test run, and where the real GSM8K files are: never part of the repository."""
+
+import os
+from pathlib import Path
 
 import pytest
+
+REPOSITORY = Path(__file__).parents[1]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,3 +19,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="also open a report in a headless Chromium (needs chromium, chromedriver and selenium; make test-browser)",
     )
+
+
+@pytest.fixture(scope="session")
+def gsm8k_directory() -> Path:
+    directory = Path(os.environ.get("SCALERLT_GSM8K") or REPOSITORY.parent / "shared/data/gsm8k")
+    if not (directory / "train.jsonl").is_file():
+        pytest.skip(
+            f"the real GSM8K is not at {directory}; set SCALERLT_GSM8K to the directory of train.jsonl and test.jsonl"
+        )
+    return directory
