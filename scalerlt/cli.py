@@ -1,6 +1,7 @@
 """The command line. Everything heavy is imported by the command that needs it, so that --help answers at once."""
 
 import argparse
+import json
 import os
 import sys
 from collections import Counter
@@ -18,13 +19,14 @@ usage: scalerlt COMMAND ...
 
   run [overrides]             one cell, here; prints its record
   sweep [NAME] [overrides]    every cell of a sweep; the same as python -m scalerlt -m +sweeps=NAME [overrides]
-  plan [NAME] [overrides]     what a sweep would run, and why not; writes nothing
+  plan [NAME] [overrides]     what a sweep would run, its cost, memory and margins; writes nothing
   status [RUNS]               the state of each cell
   show CELL                   what the policy wrote: answers, grades, exit depths
   report [RUNS] [--out DIR]   tables and figures, from records only
   doctor                      what this machine can do
 
 Overrides are Hydra's: precision=bf16 batch.group_size=8 seed=0,1,2
+Of the request itself: runs_dir=runs retry=failed,killed,lost,timeout max_gpu_hours=null
 Each command has its own --help. Exit codes: 0 every cell has an answer, 1 some failed, 2 the request is wrong,
 130 interrupted.
 """
@@ -86,18 +88,30 @@ def plan(arguments: list[str]) -> int:
     parser.add_argument("--config-dir", metavar="DIR", help="a further folder of config groups")
     parser.add_argument("overrides", nargs="*", metavar="NAME | override", help="a sweep, then Hydra overrides")
     options = parser.parse_intermixed_args(arguments)
+    from scalerlt.planning.forecast import forecast, refuse_above
     from scalerlt.planning.hydra_bridge import compose
+    from scalerlt.planning.inference import infers_oom, with_inferred
     from scalerlt.planning.plan import make_plan
     from scalerlt.planning.resolve import resolve_all
     from scalerlt.planning.show import show_plan
+    from scalerlt.records.base import finite
+    from scalerlt.records.provenance import provenance
     from scalerlt.records.store import SweepDirectory
 
     request = compose(_named_sweep(options.overrides), options.config_dir)
-    planned = make_plan(request, resolve_all(request.cells), provenance={})
+    _warn(request)
+    revision = provenance() if "other_revision" in request.retry else {}
+    cells = resolve_all(request.cells)
+    planned = make_plan(request, cells, revision)
+    directory = SweepDirectory(Path(request.runs_dir) / planned.sweep)
+    if infers_oom(request.launcher):
+        planned = with_inferred(planned, directory, request.retry)
+    seen = forecast(planned, cells, request)
+    refuse_above(request.max_gpu_hours, seen)
     if options.json:
-        print(planned.to_json(), end="")
+        print(json.dumps(finite(seen.to_plain()), indent=1, ensure_ascii=False, allow_nan=False))
     else:
-        show_plan(planned, SweepDirectory(Path(request.runs_dir) / planned.sweep))
+        show_plan(seen)
     return 0
 
 
@@ -139,12 +153,13 @@ def report(arguments: list[str]) -> int:
     )
     parser.add_argument("runs", nargs="?", default="runs", metavar="RUNS", help="a runs directory, or one sweep's")
     parser.add_argument("--out", default=None, metavar="DIR", help="where to write (default: reports/<sweep>)")
+    parser.add_argument("--specs", default=None, metavar="DIR", help="your own tables/NAME.yaml and figures/NAME.yaml")
     options = parser.parse_args(arguments)
     from scalerlt.analysis import build_report
 
     runs = _existing(options.runs)
     out = Path(options.out) if options.out else Path("reports", *([runs.name] if (runs / "plans").is_dir() else []))
-    built = build_report(runs, out)
+    built = build_report(runs, out, options.specs)
     for problem in built.problems:
         print(f"passed over: {problem}", file=sys.stderr)
     for path in built.outputs:
@@ -182,20 +197,35 @@ def _execute(request: "Request") -> int:
     from scalerlt.launching.local import run_plan
     from scalerlt.launching.progress import display
     from scalerlt.launching.show import show_record
+    from scalerlt.planning.forecast import forecast, refuse_above
+    from scalerlt.planning.inference import infers_oom, with_inferred
     from scalerlt.planning.plan import freeze, make_plan
     from scalerlt.planning.resolve import resolve_all
     from scalerlt.records.provenance import provenance
+    from scalerlt.records.store import SweepDirectory
 
+    infer_oom = infers_oom(request.launcher)
     cells = resolve_all(request.cells)
     planned = make_plan(request, cells, provenance())
+    if infer_oom:
+        planned = with_inferred(planned, SweepDirectory(Path(request.runs_dir) / planned.sweep), request.retry)
+    if request.max_gpu_hours is not None:
+        refuse_above(request.max_gpu_hours, forecast(planned, cells, request))
     directory, name = freeze(planned, cells, Path(request.runs_dir))
+    _warn(request)
     with display() as shown:
-        for reason, count in Counter(cell.unsupported for cell in cells if cell.unsupported).items():
-            shown.say(f"unsupported ({count} of {len(cells)} cells): {reason}")
-        outcome = run_plan(directory.path, planned, name, display=shown)
-    if len(cells) == 1 and (record := directory.cell(cells[0].cell_id).last_record()) is not None:
+        for state in ("unsupported", "skipped"):
+            for reason, count in Counter(cell.reason for cell in planned.cells if cell.state == state).items():
+                shown.say(f"{state} ({count} of {len(planned.cells)} cells): {reason}")
+        outcome = run_plan(directory.path, planned, name, display=shown, retry=request.retry, infer_oom=infer_oom)
+    if len(planned.cells) == 1 and (record := directory.cell(planned.cells[0].cell_id).last_record()) is not None:
         show_record(record)
     return outcome.exit_code
+
+
+def _warn(request: "Request") -> None:
+    for warning in request.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def _named_sweep(arguments: list[str]) -> list[str]:

@@ -14,9 +14,10 @@ PACKAGE = Path(scalerlt.__file__).resolve().parent
 
 ALLOWED = {
     "errors": set(),
+    "power": set(),
     "records": {"errors"},
     "schema": {"errors", "records"},
-    "planning": {"errors", "records", "schema"},
+    "planning": {"errors", "power", "records", "schema", "measure.environment"},
     "launching": {"errors", "records", "schema", "planning", "worker.supervisor"},
     "worker": {"errors", "records", "schema", "experiments", "measure", "tracking"},
     "experiments": {
@@ -38,13 +39,24 @@ ALLOWED = {
     "publication": {"errors", "records", "schema", "models", "numerics", "rollout"},
     "tasks": {"errors", "records", "schema"},
     "measure": {"errors", "records"},
-    "analysis": {"errors", "records"},
+    "analysis": {"errors", "power", "records"},
     "cli": {"errors", "records", "launching", "planning", "analysis", "doctor"},
     "doctor": {"errors", "records", "schema"},
 }
 """For each package the others that it may import; a dotted entry allows that one module."""
 
-TORCH_FREE = ("schema", "planning", "launching", "records", "analysis", "cli", "doctor", "errors", "worker.supervisor")
+TORCH_FREE = (
+    "schema",
+    "planning",
+    "launching",
+    "records",
+    "analysis",
+    "cli",
+    "doctor",
+    "errors",
+    "power",
+    "worker.supervisor",
+)
 
 
 def modules(package: str) -> Iterator[tuple[str, Path]]:

@@ -9,9 +9,12 @@ from scalerlt.launching.interrupts import Interrupts
 from scalerlt.launching.progress import Display
 from scalerlt.launching.recovery import reconcile
 from scalerlt.launching.status import CellStatus, of_cell, totals
-from scalerlt.records.base import UnreadableDocument
+from scalerlt.planning.inference import implied, no_longer_implied
+from scalerlt.planning.retry import DEFAULT, standing, why_again
+from scalerlt.records.base import UnreadableDocument, now
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.plan import Plan, PlannedCell
+from scalerlt.records.record import Record, Verdict
 from scalerlt.records.store import CellClaimed, SweepDirectory
 from scalerlt.worker.supervisor import ForkServer, Glimpse, Supervisor
 
@@ -43,7 +46,15 @@ class Outcome:
         return 1 if self.bad or self.faults else 0
 
 
-def run_plan(sweep_dir: Path, plan: Plan, plan_name: str, *, display: Display) -> Outcome:
+def run_plan(
+    sweep_dir: Path,
+    plan: Plan,
+    plan_name: str,
+    *,
+    display: Display,
+    retry: frozenset[str] = DEFAULT,
+    infer_oom: bool = True,
+) -> Outcome:
     """Run the planned cells that have no answer yet, in plan order, never two on one device.
 
     Corrupt records are kept aside and attempts whose supervisor died are recorded as `lost` first; a cell that another
@@ -53,11 +64,14 @@ def run_plan(sweep_dir: Path, plan: Plan, plan_name: str, *, display: Display) -
     Args:
         sweep_dir: runs/<sweep>, where each planned cell has its frozen cell.yaml.
         plan_name: file name of the plan, noted in the records.
+        retry: which cells that have a record run again (see planning.retry).
+        infer_oom: whether a cell that is out of memory rules out those with a larger batch that were never tried (see
+            planning.inference). What is inferred, and what is so no more, is written as a further plan.
 
     Raises:
         UserError: this machine cannot start CPU cells (no torch). Nothing was run.
     """
-    return LocalQueue(SweepDirectory(sweep_dir), plan, plan_name, display).run()
+    return LocalQueue(SweepDirectory(sweep_dir), plan, plan_name, display, retry, infer_oom).run()
 
 
 def preloaded(configs: list[dict[str, Any]]) -> list[str]:
@@ -78,9 +92,14 @@ class LocalQueue:
     plan: Plan
     plan_name: str
     display: Display
+    retry: frozenset[str] = DEFAULT
+    infer_oom: bool = True
     faults: dict[str, str] = field(default_factory=dict)
     _interrupts: Interrupts = field(default_factory=Interrupts)
     _said: int = 0
+    _inferred: dict[str, PlannedCell] = field(default_factory=dict)
+    _seen: dict[str, int] = field(default_factory=dict)
+    """Of each cell with a record, the attempt that it had when the queue began."""
 
     def run(self) -> Outcome:
         """Run what is to run, and say how it went."""
@@ -93,15 +112,14 @@ class LocalQueue:
                 self.display.say(f"not to run: {states}")
             if waiting:
                 self._run_all(waiting)
-            outcome = Outcome(
-                [of_cell(self.sweep, cell) for cell in ordered], self.faults, self._interrupts.finish.is_set()
-            )
+            stands = [of_cell(self.sweep, self._inferred.get(cell.cell_id, cell)) for cell in ordered]
+            outcome = Outcome(stands, self.faults, self._interrupts.finish.is_set())
         self.display.close()
         self._say(outcome)
         return outcome
 
     def _is_to_run(self, cell: PlannedCell) -> bool:
-        """Whether a cell is without an answer and nobody is at it, after putting in order what earlier runs left."""
+        """Whether a cell has no record, or one to be retried, and nobody is at it; first puts earlier runs in order."""
         directory = self.sweep.cell(cell.cell_id)
         try:
             for sentence in reconcile(directory):
@@ -110,7 +128,15 @@ class LocalQueue:
         except UnreadableDocument as fault:
             self.faults[cell.cell_id] = str(fault)
             return False
-        return directory.answer() is None and not any(attempt.is_running for attempt in directory.attempts())
+        if any(attempt.is_running for attempt in directory.attempts()):
+            return False
+        record = standing(directory)
+        if record is None:
+            return True
+        before = self._seen.setdefault(cell.cell_id, record.attempt)
+        if record.attempt > before and record.verdict.answers:
+            return False  # another queue has answered it while this one waited
+        return why_again(record, self.retry, self.plan.provenance.get("git_revision")) is not None
 
     def _run_all(self, waiting: list[PlannedCell]) -> None:
         configs = [FrozenCell.read(self.sweep.cell(cell.cell_id).cell_file).config for cell in waiting]
@@ -127,6 +153,9 @@ class LocalQueue:
             for cell in waiting:
                 if self._interrupts.finish.is_set():
                     return
+                if (inferred := self._inferred.get(cell.cell_id)) is not None:
+                    self.display.passed_over(cell.cell_id, f"{inferred.state}, {inferred.reason}")
+                    continue
                 if not self._is_to_run(cell):  # while this queue waited for the device, another has been at it
                     self.display.passed_over(cell.cell_id, of_cell(self.sweep, cell).state)
                     continue
@@ -150,6 +179,21 @@ class LocalQueue:
             self.display.passed_over(cell.cell_id, str(claimed))
         else:
             self.display.finished(cell.cell_id, record)
+            self._infer(cell, record)
+
+    def _infer(self, cell: PlannedCell, record: Record) -> None:
+        """Write down what the cell's result says of cells that are not tried: a larger batch has no more memory."""
+        changed: list[PlannedCell] = []
+        if record.verdict is Verdict.OOM and self.infer_oom:
+            waiting = [other for other in self.plan.cells if other.cell_id not in self._inferred]
+            changed = implied(waiting, lambda other: other.cell_id == cell.cell_id, self.sweep)
+            self._inferred |= {other.cell_id: other for other in changed}
+        elif record.verdict is Verdict.MEASURED:
+            changed = no_longer_implied(cell.cell_id, self.sweep)
+        if changed:
+            self.sweep.add_plan(
+                Plan(sweep=self.plan.sweep, created=now(), overrides=[], follows=self.plan_name, cells=changed)
+            )
 
     def _glimpse(self, seen: Glimpse) -> None:
         level = self._interrupts.finish.is_set() + self._interrupts.end_now.is_set()

@@ -58,7 +58,10 @@ def status(runs: Path) -> list[CellStatus]:
 def of_cell(sweep: SweepDirectory, planned: PlannedCell) -> CellStatus:
     """The state of one cell: its answer, else what its newest attempt says, else what the plan says."""
     cell = sweep.cell(planned.cell_id)
-    attempts = cell.attempts()
+    try:
+        attempts = cell.attempts()
+    except UnreadableDocument as fault:
+        return CellStatus(sweep.name, planned.cell_id, planned.axes, str(Verdict.LOST), str(fault))
     answered = [attempt for attempt in attempts if attempt.record is not None and attempt.record.verdict.answers]
     running = [attempt for attempt in attempts if attempt.is_running]
     if chosen := next(iter(running or answered[-1:] or attempts[-1:]), None):

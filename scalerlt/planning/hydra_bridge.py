@@ -11,8 +11,8 @@ One request takes one of two ways to the same cells: `launch` goes through `hydr
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,21 +25,26 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
+from hydra.core.utils import setup_globals
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, RunMode, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from scalerlt.errors import RequestErrors, UserError
 from scalerlt.planning import overrides as checks
 from scalerlt.planning import sweep_file
+from scalerlt.planning.combinations import combinations as combinations_of
+from scalerlt.planning.composing import CONFIG_NAME, ReadOnce, compose_all, load, one_line, plain, resolved
+from scalerlt.planning.parts import Axis, axes_of
 from scalerlt.planning.request import ComposedCell, Request
 from scalerlt.planning.resolve import resolve_all
-from scalerlt.planning.sweep_file import Axis, SweepFile
+from scalerlt.planning.retry import as_list, read_retry
+from scalerlt.planning.ruling import judged
+from scalerlt.planning.sweep_file import SweepFile
+from scalerlt.schema.cell import REQUEST_KEYS
 
-CONFIG_NAME = "config"
 CONF = Path(__file__).parent.parent / "conf"
 PLUGINS = "hydra_plugins.scalerlt"
 
@@ -68,8 +73,11 @@ def launch(arguments: Sequence[str], execute: Execute) -> int:
     def run_one(config: DictConfig) -> None:
         overrides = [text for text in parsed.overrides if not _is_hydra(text)]
         try:
-            cell = ComposedCell(overrides, _plain(_without_hydra(config)))
-            exit_codes.append(execute(Request(None, overrides, [], [cell], str(config.runs_dir), {})))
+            cell = ComposedCell(overrides, plain(config))
+            retry, limit = _retry(config), _max_gpu_hours(config)
+            exit_codes.append(
+                execute(Request(None, overrides, [], [cell], str(config.runs_dir), {}, retry, max_gpu_hours=limit))
+            )
         except UserError as error:
             raise _Refused(error) from error
 
@@ -94,8 +102,7 @@ def compose(arguments: Sequence[str], config_dir: str | None = None) -> Request:
     """The request of a command line, composed and not started; raises RequestErrors like `launch`."""
     arguments = _prepare(arguments)
     loader = _loader(config_dir)
-    _check(arguments, loader, multirun=True)
-    return _request(loader, arguments, _base(loader, arguments))
+    return _request(loader, arguments, _check(arguments, loader, multirun=True))
 
 
 class PlanSweeper(Sweeper):
@@ -105,7 +112,7 @@ class PlanSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what Hydra offers."""
-        self.loader = hydra_context.config_loader
+        self.loader = _read_once(hydra_context.config_loader)
         self.base = config
 
     def sweep(self, arguments: list[str]) -> Any:
@@ -159,8 +166,12 @@ class _HydraOptions:
         return list(self.loader.get_group_options(group))
 
 
-def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) -> None:
-    """Raise RequestErrors with all that is wrong: in form, groups, keys, and, of what remains, in values."""
+def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) -> DictConfig:
+    """What is the same for all cells of a sound request.
+
+    Raises:
+        RequestErrors: all that is wrong with the request: in form, groups, keys, and, of what remains, in values.
+    """
     problems: list[str] = []
     parsed = checks.parse(arguments, problems, loader)
     defaults = _defaults(loader)
@@ -175,14 +186,18 @@ def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) ->
         problems += [problem for problem in error.problems if problem not in problems]
     if problems:
         raise RequestErrors(problems)
+    return base
 
 
 def _base(loader: ConfigLoader, arguments: Sequence[str]) -> DictConfig:
     """What is the same for all cells: Hydra's own settings, the sweep, where records go."""
-    common = ("sweeps", "runs_dir")
-    keys = {text: text.partition("=")[0].lstrip("+") for text in arguments}
-    base = _load(loader, [text for text, key in keys.items() if _is_hydra(text) or key in common])
+    common = {"sweeps", *REQUEST_KEYS, *_HydraOptions(loader).groups()}
+    single = [override for override in checks.parse(arguments, [], loader) if not override.is_sweep_override()]
+    texts = [override.input_line or "" for override in single if override.key_or_group in common or _of_hydra(override)]
+    base = load(loader, texts)
     _check_runs_dir(base)
+    _retry(base)
+    _max_gpu_hours(base)
     sweeper, launcher = base.hydra.sweeper.get("_target_"), base.hydra.launcher.get("_target_")
     if launcher != f"{PLUGINS}.{PlanLauncher.__name__}":
         raise RequestErrors(
@@ -197,13 +212,35 @@ def _check_runs_dir(base: DictConfig) -> None:
     try:
         given = base.runs_dir
     except OmegaConfBaseException as error:
-        raise RequestErrors([_one_line(error)]) from error
+        raise RequestErrors([one_line(error)]) from error
     if not isinstance(given, str | int | float) or not str(given).strip():
         raise RequestErrors([f"runs_dir={given}: give the directory where records go"])
 
 
+def _max_gpu_hours(config: DictConfig) -> float | None:
+    try:
+        given = config.max_gpu_hours
+    except OmegaConfBaseException as error:
+        raise RequestErrors([one_line(error)]) from error
+    if given is None or (isinstance(given, int | float) and not isinstance(given, bool) and given >= 0):
+        return None if given is None else float(given)
+    raise RequestErrors([f"max_gpu_hours={given}: give a number of hours, or null for no limit"])
+
+
+def _retry(config: DictConfig) -> frozenset[str]:
+    try:
+        return read_retry(config.retry)
+    except OmegaConfBaseException as error:
+        raise RequestErrors([one_line(error)]) from error
+
+
 def _defaults(loader: ConfigLoader) -> dict[str, str]:
-    choices = _load(loader, []).hydra.runtime.choices
+    return _chosen(load(loader, []))
+
+
+def _chosen(config: DictConfig) -> dict[str, str]:
+    """The option of each config group that Hydra has chosen."""
+    choices = config.hydra.runtime.choices
     return {str(group): str(option) for group, option in choices.items() if not str(group).startswith("hydra")}
 
 
@@ -215,98 +252,62 @@ def _request(loader: ConfigLoader, arguments: Sequence[str], base: DictConfig) -
         base: the configuration of the whole multirun, which names the sweep's file and the launcher.
     """
     sweep = sweep_file.read(Path(base.sweep.file)) if "sweep" in base else None
-    if sweep is not None:
-        _check_sweep_keys(sweep, loader)
     of_hydra = [text for text in arguments if _is_hydra(text)]
     own = [override for override in checks.parse(arguments, [], loader) if _is_value(override)]
+    if sweep is not None:
+        _check_sweep_keys(sweep, own, loader, _chosen(base))
     own_axes: list[Axis] = [(_left(override), ",".join(checks.values_of(override))) for override in own]
-    grids = [_overridden(grid, own_axes) for grid in (sweep.grids if sweep else ((),))]
-
-    composed: dict[tuple[str, ...], ComposedCell] = {}
+    combinations = combinations_of(sweep, own_axes, partial(_values, loader=loader))
     values: dict[str, set[str]] = {}
-    problems: list[str] = []
-    for combination in dict.fromkeys(combination for grid in grids for combination in _combinations(grid, loader)):
-        for text in combination:
-            key, _, value = text.partition("=")
-            values.setdefault(key.lstrip("+"), set()).add(value)
-        try:
-            config = _plain(_without_hydra(_load(loader, [*of_hydra, *combination])))
-            composed[combination] = ComposedCell(list(combination), config)
-        except RequestErrors as error:
-            problems += [problem for problem in error.problems if problem not in problems]
-    if problems:
-        raise RequestErrors(problems)
-    return Request(
-        sweep=sweep,
-        overrides=[override.input_line or "" for override in own],
-        swept=[key for key, distinct in values.items() if len(distinct) > 1],
-        cells=list(composed.values()),
-        runs_dir=str(base.runs_dir),
-        launcher=_plain(base.hydra.launcher),
+    for text in dict.fromkeys(text for combination in combinations for text in combination):
+        key, _, value = text.partition("=")
+        values.setdefault(key.lstrip("+"), set()).add(value)
+    composed = compose_all(loader, of_hydra, combinations)
+    return judged(
+        Request(
+            sweep=sweep,
+            overrides=[override.input_line or "" for override in own],
+            swept=[key for key, distinct in values.items() if len(distinct) > 1],
+            cells=[ComposedCell(list(combination), config) for combination, config in composed.items()],
+            runs_dir=str(base.runs_dir),
+            launcher=resolved(base.hydra.launcher),
+            retry=_retry(base),
+            max_gpu_hours=_max_gpu_hours(base),
+        )
     )
 
 
-def _check_sweep_keys(sweep: SweepFile, loader: ConfigLoader) -> None:
+def _check_sweep_keys(
+    sweep: SweepFile, own: Sequence[Override], loader: ConfigLoader, defaults: dict[str, str]
+) -> None:
     """The keys and options that a sweep file names are checked like the command line's."""
     problems: list[str] = []
-    for grid in sweep.grids:
-        parsed = checks.parse([f"{key}={values}" for key, values in grid], problems, loader)
-        found, _ = checks.check(parsed, _HydraOptions(loader), _defaults(loader), multirun=True)
-        problems += found
+    named = list(own)
+    options = _HydraOptions(loader)
+    for axes in dict.fromkeys(axes_of(sweep.cells)):
+        parsed = checks.parse([f"{key}={values}" for key, values in axes], problems, loader)
+        problems += checks.check(parsed, options, defaults, multirun=True)[0]
+        named += parsed
+    problems += checks.check_conditions(sweep.conditions, named, options, defaults)
     if problems:
         raise RequestErrors([f"sweep {sweep.name}: {problem}" for problem in dict.fromkeys(problems)])
 
 
-def _overridden(grid: Sequence[Axis], own: Sequence[Axis]) -> list[Axis]:
-    """A grid's axes with the command line's: the same key is replaced where it stands, others follow."""
-    replaced = {key.lstrip("+"): (key, values) for key, values in own}
-    merged = [replaced.pop(key, (key, values)) for key, values in grid]
-    return merged + list(replaced.values())
-
-
-def _combinations(axes: Sequence[Axis], loader: ConfigLoader) -> Iterator[tuple[str, ...]]:
-    listed = []
-    for key, values in axes:
-        problems: list[str] = []
-        override = checks.parse([f"{key}={values}"], problems, loader)
-        if problems:
-            raise RequestErrors(problems)
-        listed.append([f"{key}={value}" for value in checks.values_of(override[0])])
-    yield from product(*listed)
-
-
-def _load(loader: ConfigLoader, overrides: list[str]) -> DictConfig:
-    try:
-        return loader.load_configuration(CONFIG_NAME, overrides=overrides, run_mode=RunMode.RUN)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise RequestErrors([_one_line(error)]) from error
-
-
-def _plain(config: DictConfig) -> dict[str, Any]:
-    try:
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        raise RequestErrors([_one_line(error)]) from error
-    except RecursionError as error:
-        raise RequestErrors(["the configuration holds an interpolation that refers to itself"]) from error
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
-
-
-def _without_hydra(config: DictConfig) -> DictConfig:
-    return OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("hydra", "sweep")])
-
-
-def _one_line(error: Exception) -> str:
-    cause = error.__cause__
-    parts = [str(error), str(cause) if isinstance(cause, HydraException | OmegaConfBaseException) else ""]
-    lines = [line.strip() for part in parts for line in part.splitlines() if line.strip()]
-    kept = [line for line in dict.fromkeys(lines) if not line.startswith(("object_type=", "reference_type="))]
-    return " ".join(kept)
+def _values(axis: Axis, loader: ConfigLoader) -> list[str]:
+    """The values that an axis names; RequestErrors when it does not parse."""
+    problems: list[str] = []
+    parsed = checks.parse([f"{axis[0]}={axis[1]}"], problems, loader)
+    if problems:
+        raise RequestErrors(problems)
+    return checks.values_of(parsed[0])
 
 
 def _is_value(override: Override) -> bool:
-    return override.key_or_group != "sweeps" and not _is_hydra(override.input_line or "")
+    return override.key_or_group != "sweeps" and not _of_hydra(override)
+
+
+def _of_hydra(override: Override) -> bool:
+    return _is_hydra(override.input_line or "")
 
 
 def _left(override: Override) -> str:
@@ -344,6 +345,7 @@ def _store_sweeps(given: Sequence[Path]) -> None:
 def _prepare(arguments: Sequence[str]) -> list[str]:
     """Make plugins and sweeps known; a sweep given by its path is named to Hydra by its file's name."""
     _register_plugins()
+    setup_globals()  # the resolvers ${now:} and ${hydra:}, for `plan` as hydra.main does for the others
     prepared, given = [], []
     for text in arguments:
         key, _, value = text.partition("=")
@@ -352,6 +354,8 @@ def _prepare(arguments: Sequence[str]) -> list[str]:
                 given.append(sweep_file.find(value))
                 value = given[-1].stem
             text = f"+sweeps={value}"
+        if key == "retry":
+            text = as_list(text)
         prepared.append(text)
     _store_sweeps(given)
     return prepared
@@ -364,4 +368,10 @@ def _loader(config_dir: str | None) -> ConfigLoader:
         if not Path(config_dir).is_dir():
             raise RequestErrors([f"--config-dir {config_dir}: there is no such directory"])
         search_path.prepend("command-line", f"file://{Path(config_dir).resolve()}", SearchPathQuery(provider="schema"))
-    return ConfigLoaderImpl(search_path)
+    return _read_once(ConfigLoaderImpl(search_path))
+
+
+def _read_once(loader: ConfigLoader) -> ConfigLoader:
+    assert isinstance(loader, ConfigLoaderImpl)
+    loader.repository = ReadOnce(loader.config_search_path)
+    return loader

@@ -28,7 +28,7 @@ def file_inputs(cell: Cell) -> dict[str, FrozenInput]:
     found: dict[str, FrozenInput] = {}
     for group in GROUPS:
         part = getattr(cell, group)
-        described = type(part)
+        described: type[Any] = type(part)
         for name, mark in marked(described, FileInput).items():
             key, value = f"{group}.{key_of(described, name)}", getattr(part, name)
             if value is None:
@@ -60,12 +60,14 @@ def check_inputs(cell: Cell, seen: dict[Any, list[str]]) -> list[str]:
         seen: answers of earlier cells of the same request; extended here.
     """
     problems: list[str] = []
+    setting: tuple[Any, ...] | None = None
     for group in GROUPS:
         part = getattr(cell, group)
         target = getattr(part, "check", None)
         if target is None:
             continue
-        key = (target, *(_frozen(getattr(cell, needed)) for needed in LOOKED_AT))
+        setting = setting or tuple(_frozen(getattr(cell, needed)) for needed in LOOKED_AT)
+        key = (target, setting)
         if key not in seen:
             module, _, function = target.rpartition(".")
             try:

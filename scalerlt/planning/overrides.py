@@ -11,11 +11,11 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from scalerlt.planning.suggestions import nearest
-from scalerlt.schema.cell import SCALAR_KEYS, Resources
+from scalerlt.schema.cell import REQUEST_KEYS, SCALAR_KEYS, Resources
 from scalerlt.schema.registry import GROUPS, key_of, schema_of
 
-TOP_LEVEL = (*SCALAR_KEYS, "runs_dir")
-NOT_SWEPT = ("runs_dir", "sweeps")
+TOP_LEVEL = (*SCALAR_KEYS, *REQUEST_KEYS)
+NOT_SWEPT = (*REQUEST_KEYS, "sweeps")
 MAX_VALUES = 100_000
 """Of one key: a plan lists all its cells, and is made in memory."""
 OF_THE_OPTION = ("name", "_target_", "_check_")
@@ -69,11 +69,8 @@ def check(
     """
     problems: list[str] = []
     sound: list[Override] = []
-    chosen = {group: {option} for group, option in defaults.items()}
     known = options.groups()
-    for override in overrides:
-        if override.key_or_group in known and not override.is_delete():
-            chosen[override.key_or_group] = set(values_of(override))
+    chosen = {group: {option} for group, option in defaults.items()} | _choices(overrides, known)
     for override in overrides:
         problem = _problem(override, options, known, chosen, multirun=multirun)
         if problem is None:
@@ -81,6 +78,46 @@ def check(
         else:
             problems.append(problem)
     return problems, sound
+
+
+def check_conditions(
+    conditions: Sequence[tuple[str, Sequence[Any]]],
+    overrides: Sequence[Override],
+    options: Options,
+    defaults: dict[str, str],
+) -> list[str]:
+    """What is wrong with the keys, and the options of config groups, that the rules of a sweep look at.
+
+    Args:
+        conditions: each key, with dots, and the values that it is compared with.
+        overrides: everything that the sweep and the command line choose; a rule may speak of any option among them.
+    """
+    groups = {group.replace("/", "."): group for group in options.groups()}
+    chosen = {group: {option} for group, option in defaults.items()}
+    for group, names in _choices(overrides, list(groups.values())).items():
+        chosen[group] = chosen.get(group, set()) | names
+    valid = _keys(chosen) - set(REQUEST_KEYS)
+    problems = []
+    for key, values in conditions:
+        if key in groups:
+            offered = options.options(groups[key])
+            problems += [
+                f"{key}={value}: {key} has no such option{nearest(str(value), offered)}"
+                for value in values
+                if str(value) not in offered
+            ]
+        elif key not in valid and not key.startswith("device.env."):
+            problems.append(f"{key} is not a configuration key{nearest(key, [*valid, *groups])}")
+    return problems
+
+
+def _choices(overrides: Sequence[Override], known: Sequence[str]) -> dict[str, set[str]]:
+    """The options that overrides choose, by config group; of the same group all of them."""
+    chosen: dict[str, set[str]] = {}
+    for override in overrides:
+        if override.key_or_group in known and not override.is_delete():
+            chosen.setdefault(override.key_or_group, set()).update(values_of(override))
+    return chosen
 
 
 def values_of(override: Override) -> list[str]:

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from scalerlt.errors import UserError
-from scalerlt.planning.request import Request
+from scalerlt.planning.bundles import arranged
+from scalerlt.planning.request import Request, RuledOut
 from scalerlt.planning.resolve import ResolvedCell
 from scalerlt.records.base import UnreadableDocument, now
 from scalerlt.records.cell import FrozenCell
@@ -19,7 +20,17 @@ def sweep_name(request: Request, cells: list[ResolvedCell]) -> str:
 
 
 def make_plan(request: Request, cells: list[ResolvedCell], provenance: dict[str, Any]) -> Plan:
-    """The plan of a request, in the order of the sweep; nothing is written."""
+    """The plan of a request, in the order in which its cells run; nothing is written.
+
+    Args:
+        cells: the request's cells, resolved.
+    """
+    places = {tuple(cell.overrides): place for place, cell in enumerate(request.cells)}
+    placed = [(entry.position, 0, _skipped(entry)) for entry in request.ruled_out]
+    placed += [(places[tuple(cell.overrides)], 1, _planned(cell)) for cell in cells]
+    each_once: dict[str, PlannedCell] = {}
+    for *_, cell in sorted(placed, key=lambda entry: entry[:2]):
+        each_once.setdefault(cell.cell_id, cell)
     return Plan(
         sweep=sweep_name(request, cells),
         created=now(),
@@ -27,7 +38,7 @@ def make_plan(request: Request, cells: list[ResolvedCell], provenance: dict[str,
         definition=request.sweep.definition if request.sweep else {},
         swept=request.swept,
         provenance=provenance,
-        cells=[_planned(cell, order) for order, cell in enumerate(cells)],
+        cells=arranged(list(each_once.values()), request.sweep),
     )
 
 
@@ -57,14 +68,19 @@ def freeze(plan: Plan, cells: list[ResolvedCell], runs_dir: Path) -> tuple[Sweep
         raise UserError(f"runs_dir={runs_dir}: records cannot be written there ({error.strerror})") from error
 
 
-def _planned(cell: ResolvedCell, order: int) -> PlannedCell:
+def _planned(cell: ResolvedCell) -> PlannedCell:
     return PlannedCell(
         cell_id=cell.cell_id,
         axes=cell.axes,
         state="planned" if cell.unsupported is None else "unsupported",
         reason=cell.unsupported,
-        order=order,
         overrides=cell.overrides,
+    )
+
+
+def _skipped(entry: RuledOut) -> PlannedCell:
+    return PlannedCell(
+        cell_id=entry.cell_id, axes=entry.axes, state="skipped", reason=entry.reason, overrides=entry.overrides
     )
 
 

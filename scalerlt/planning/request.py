@@ -1,9 +1,10 @@
 """What a command line asks for, composed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scalerlt.planning.sweep_file import SweepFile
+from scalerlt.records.base import Scalar
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,23 @@ class ComposedCell:
 
     overrides: list[str]
     config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RuledOut:
+    """A combination that a rule of the sweep rules out.
+
+    Attributes:
+        position: the number of the request's cells that stand before it.
+        cell_id: the cell's own where it is a valid one, else `invalid-` and a digest of its configuration.
+        axes: likewise.
+    """
+
+    position: int
+    cell_id: str
+    axes: dict[str, Scalar]
+    overrides: list[str]
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -27,3 +45,10 @@ class Request:
     runs_dir: str
     launcher: dict[str, Any]
     """The option of hydra/launcher, as plain data."""
+    retry: frozenset[str]
+    """Which cells that have a record run again (see planning.retry)."""
+    ruled_out: list[RuledOut] = field(default_factory=list)
+    max_gpu_hours: float | None = None
+    """Refuse a plan that is estimated to need more."""
+    warnings: list[str] = field(default_factory=list)
+    """What the user should see, though it stops nothing."""

@@ -9,14 +9,13 @@ from scalerlt.planning.request import ComposedCell
 from scalerlt.planning.suggestions import nearest
 from scalerlt.records.base import Scalar
 from scalerlt.records.cell import FileInput
-from scalerlt.schema.cell import SCALAR_KEYS, Cell, load_cell
+from scalerlt.schema.cell import REQUEST_KEYS, SCALAR_KEYS, Cell, load_cell
 from scalerlt.schema.identity import axes, cell_id, identity, scientific_keys
 from scalerlt.schema.machine import Machine, this_machine
 from scalerlt.schema.registry import GROUPS
 
 KEYS = (*GROUPS, "resources", *SCALAR_KEYS)
 """The keys of a configuration that are frozen with a cell."""
-OUTSIDE = ("runs_dir",)
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,11 @@ def resolve_all(composed: list[ComposedCell], machine: Machine | None = None) ->
 
 def resolve(entry: ComposedCell, machine: Machine, checked: dict[Any, list[str]]) -> ResolvedCell:
     """Resolve one composed configuration; RequestErrors names all that is wrong with it."""
-    unknown = set(entry.config) - set(KEYS) - set(OUTSIDE)
+    unknown = set(entry.config) - set(KEYS) - set(REQUEST_KEYS)
     if unknown:
         raise RequestErrors([f"{key} is not a configuration key{nearest(key, KEYS)}" for key in sorted(unknown)])
     config = {key: entry.config[key] for key in KEYS if key in entry.config}
-    config["device"] = _chosen_device(config["device"], machine)
+    config["device"] = chosen_device(config["device"], machine)
     cell = load_cell(config)
     inputs = file_inputs(cell)
     if problems := check_inputs(cell, checked):
@@ -84,7 +83,7 @@ def resolve(entry: ComposedCell, machine: Machine, checked: dict[Any, list[str]]
     )
 
 
-def _chosen_device(device: Any, machine: Machine) -> Any:
+def chosen_device(device: Any, machine: Machine) -> Any:
     """`device=auto` becomes cuda where there is a GPU, else cpu, or what device.type says; the choice is frozen."""
     if not isinstance(device, dict) or "auto" not in (device.get("name"), device.get("type")):
         return device

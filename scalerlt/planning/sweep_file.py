@@ -5,9 +5,15 @@
       precision: [fp32, bf16]
       seed: range(5)           # any sweep of Hydra's override grammar
       batch: small             # one value
-    union:                     # or: the cells of several grids, each once
-      - grid: {...}
-      - grid: {...}
+      zip: {checkpoint: [none, loop], batch.microbatch_tokens: [1024, 4096]}   # these two together
+    list: [{precision: fp32, batch: small}, {precision: bf16, batch: large}]   # or: cells written out
+    union: [{grid: {...}}, {zip: {...}}, {list: [...]}]                        # or: several parts, each cell once
+    sample: {size: 20, seed: 0}                                                # of the whole, or of a part
+    cohorts: 5                 # cohort=0..4, each with the seed of that number unless the sweep names seeds
+    compare: checkpoint        # cells that differ in it stand together in the plan, a bundle per cohort
+    blocks: ABBA               # each bundle there and back
+    rules: [{skip: {precision: fp16, device: cpu}, reason: why}]
+    resources: [{where: {batch: large}, set: {timeout_s: 7200}}]
 
 A key is a config group (`precision`) or a value (`batch.group_size`).
 """
@@ -21,20 +27,47 @@ import yaml
 from yaml.constructor import ConstructorError
 
 from scalerlt.errors import RequestErrors, UserError
+from scalerlt.planning.parts import KINDS, Part, Union, bound_to, keys_of, read_part
+from scalerlt.planning.rules import ResourceRule, Rule, Span, read_resources, read_rules
+from scalerlt.planning.suggestions import nearest
+from scalerlt.records.base import Scalar
 
 SHIPPED = Path(__file__).parent.parent / "sweeps"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-Axis = tuple[str, str]
-"""A key, and its values as the right-hand side of a Hydra override ("fp32,bf16")."""
+KEYS = ("description", *KINDS, "sample", "cohorts", "compare", "blocks", "rules", "resources")
 
 
 @dataclass(frozen=True)
 class SweepFile:
-    """One sweep: its name, its text as plain data, and its grids in order."""
+    """One sweep.
+
+    Attributes:
+        definition: its text as plain data.
+        cohorts: number of independent repetitions, or None when the sweep itself says.
+        compare: the key in which the arms of a comparison differ, or None.
+        both_ways: whether each bundle runs its arms there and back (`blocks: ABBA`).
+    """
 
     name: str
     definition: dict[str, Any]
-    grids: tuple[tuple[Axis, ...], ...]
+    cells: Part
+    cohorts: int | None = None
+    compare: str | None = None
+    both_ways: bool = False
+    rules: tuple[Rule, ...] = ()
+    resources: tuple[ResourceRule, ...] = ()
+
+    @property
+    def conditions(self) -> list[tuple[str, tuple[Scalar, ...]]]:
+        """Each key that a rule looks at, and the values that it compares with."""
+        conditions = [condition for rule in self.rules for condition in rule.conditions]
+        conditions += [condition for rule in self.resources for condition in rule.conditions]
+        return [(one.key, () if isinstance(one.allowed, Span) else one.allowed) for one in conditions]
+
+    @property
+    def arm_keys(self) -> frozenset[str]:
+        """The keys in which the arms of a comparison differ: `compare`, and what a zip binds to it."""
+        return frozenset() if self.compare is None else frozenset(bound_to(self.cells, self.compare))
 
 
 class _EachKeyOnce(yaml.SafeLoader):
@@ -55,8 +88,6 @@ def available() -> dict[str, Path]:
 
 def find(name: str) -> Path:
     """The file of a sweep given by name or by path; UserError naming the nearest names otherwise."""
-    from scalerlt.planning.suggestions import nearest
-
     if is_path(name):
         path = Path(name)
         if not path.is_file():
@@ -85,78 +116,47 @@ def read(path: Path) -> SweepFile:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: not a readable sweep file ({' '.join(str(error).split())})") from error
     problems: list[str] = []
-    grids = _grids(definition, problems)
+    try:
+        sweep = _sweep(path.stem, definition, problems)
+    except RecursionError as error:
+        raise UserError(f"{path}: an anchor in it refers to itself") from error
     if problems:
         raise RequestErrors([f"{path}: {problem}" for problem in problems])
-    return SweepFile(name=path.stem, definition=definition, grids=grids)
+    return sweep
 
 
-def _grids(definition: Any, problems: list[str]) -> tuple[tuple[Axis, ...], ...]:
+def _sweep(name: str, definition: Any, problems: list[str]) -> SweepFile:
     if not isinstance(definition, dict):
-        problems.append("a sweep file is a mapping with the key `grid` or `union`")
-        return ()
-    unknown = set(definition) - {"description", "grid", "union"}
+        problems.append(f"a sweep file is a mapping with one of the keys {', '.join(KINDS)}")
+        return SweepFile(name, {}, Union(()))
     problems += [
-        f"{key!r} is not a key of a sweep file; there are description, grid and union"
-        for key in sorted(map(str, unknown))
+        f"{key!r} is not a key of a sweep file{nearest(key, KEYS)}"
+        for key in sorted(map(str, set(definition) - {*KEYS}))
     ]
-    if ("grid" in definition) == ("union" in definition):
-        problems.append("a sweep file has either `grid` or `union`")
-        return ()
-    if "grid" in definition:
-        return (_axes(definition["grid"], "grid", problems),)
-    union = definition["union"]
-    if not isinstance(union, list) or not union:
-        problems.append("`union` is a list of grids")
-        return ()
-    grids = []
-    for number, part in enumerate(union, start=1):
-        where = f"part {number} of the union"
-        if not isinstance(part, dict) or set(part) != {"grid"}:
-            problems.append(f"{where} is not a mapping with the one key `grid`")
-            continue
-        grids.append(_axes(part["grid"], where, problems))
-    return tuple(grids)
-
-
-_PLAIN = re.compile(r"[\w./:$@%+-]+")
-"""Texts that Hydra's grammar takes as they are."""
-
-
-def _axes(grid: Any, where: str, problems: list[str]) -> tuple[Axis, ...]:
-    if not isinstance(grid, dict) or not grid:
-        problems.append(f"{where}: a grid is a mapping from keys to values")
-        return ()
-    axes = []
-    for key, value in grid.items():
-        if not isinstance(key, str) or isinstance(value, dict):
-            problems.append(f"{where}: {key!r} has the value {value!r}; give one value, a list, or a Hydra sweep")
-        elif value == []:
-            problems.append(f"{where}: {key} has no values")
-        elif key in ("runs_dir", "sweeps") or key.startswith("hydra"):
-            problems.append(f"{where}: {key} cannot be part of a sweep")
-        else:
-            axes.append((key, ",".join(map(_text, value)) if isinstance(value, list) else _expression(value)))
-    return tuple(axes)
-
-
-def _expression(value: Any) -> str:
-    """A value that stands alone: a text may be a sweep of Hydra's grammar, such as range(5)."""
-    return value if isinstance(value, str) else _text(value)
-
-
-def _text(value: Any) -> str:
-    """One value in Hydra's override grammar; a text that could mean more than itself is quoted."""
-    if isinstance(value, str) and not _PLAIN.fullmatch(value):
-        # Hydra reads a backslash as itself, unless a quote follows: there it has to be doubled.
-        escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + (r"\'" if found[2] else ""), value)
-        return f"'{escaped}'"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return "[" + ",".join(map(_text, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_text(entry)}" for key, entry in value.items()) + "}"
-    return str(value)
+    cells = read_part(definition, "the sweep", problems)
+    cohorts, compare, blocks = (definition.get(key) for key in ("cohorts", "compare", "blocks"))
+    if cohorts is not None and (not isinstance(cohorts, int) or isinstance(cohorts, bool) or cohorts < 1):
+        problems.append(f"cohorts={cohorts!r}: give their number, such as 5")
+        cohorts = None
+    if blocks is not None and blocks != "ABBA":
+        problems.append(f"blocks={blocks!r}: there is ABBA, or leave it out")
+    if blocks is not None and compare is None:
+        problems.append("`blocks` orders the arms of a comparison; name the key they differ in as `compare`")
+    named = keys_of(cells)
+    if compare is not None and (not isinstance(compare, str) or compare not in named):
+        problems.append(f"compare={compare!r} is not an axis of the sweep{nearest(str(compare), named)}")
+    problems += [
+        f"{key} is set by `{by}` and cannot be an axis too"
+        for key, by, given in (("cohort", "cohorts", cohorts), ("block", "blocks", blocks))
+        if given is not None and key in named
+    ]
+    return SweepFile(
+        name,
+        definition,
+        cells,
+        cohorts,
+        compare,
+        blocks is not None,
+        read_rules(definition.get("rules"), problems),
+        read_resources(definition.get("resources"), problems),
+    )

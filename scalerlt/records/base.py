@@ -1,15 +1,19 @@
 """Strict, versioned JSON documents: how every file of a run is validated, written and read."""
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, BinaryIO, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 Scalar = str | int | float | bool | None
+LARGEST_FILE = 2**29
+"""Bytes beyond which a file is none of ours: no plan, record or series comes near."""
 
 
 def _checked_moment(text: str) -> str:
@@ -53,10 +57,16 @@ class Document(BaseModel):
             UnreadableDocument: whatever else is wrong with it.
         """
         try:
-            text = path.read_bytes()
-            return cls.model_validate_json(text)
+            content = read_file(path)
         except OSError as error:
             raise UnreadableDocument(f"{path}: cannot be read ({error.strerror})") from error
+        return cls.parse(content, path)
+
+    @classmethod
+    def parse(cls, content: bytes, path: Path) -> Self:
+        """Validate the content of `path`; raises as `read` does."""
+        try:
+            return cls.model_validate_json(content)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
@@ -96,6 +106,27 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(entry) for entry in value]
     return value
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file for reading; on anything else, a pipe without a writer say, it fails and never waits.
+
+    Raises:
+        OSError: there is no such file, it cannot be read, or it is not a regular one.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_FILE:
+        os.close(descriptor)
+        fault = f"{found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "not a regular file"
+        raise OSError(errno.EINVAL, fault, str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a regular file; raises OSError as `open_file` does."""
+    with open_file(path) as file:
+        return file.read()
 
 
 def write_atomically(path: Path, text: str) -> None:

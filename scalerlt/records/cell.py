@@ -6,10 +6,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from scalerlt.records.base import Document, Part, Scalar, UnreadableDocument, write_atomically
+from scalerlt.records.base import Document, Part, Scalar, UnreadableDocument, read_file, write_atomically
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The same documents, ten times as fast where PyYAML was built with libyaml; each child reads one."""
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""The same documents, much faster where PyYAML was built with libyaml: each child reads one, a plan writes all."""
 
 
 class FileInput(Part):
@@ -38,13 +39,13 @@ class FrozenCell(Document):
     def write(self, path: Path) -> None:
         """Write as YAML, atomically."""
         document = self.model_dump(mode="json")
-        write_atomically(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110))
+        write_atomically(path, yaml.dump(document, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=110))
 
     @classmethod
     def read(cls, path: Path) -> "FrozenCell":
         """Read and validate one cell.yaml; raises UnreadableDocument."""
         try:
-            return cls.model_validate(yaml.load(path.read_text(encoding="utf-8"), _LOADER))
+            return cls.model_validate(yaml.load(read_file(path).decode(), _LOADER))
         except OSError as error:
             raise UnreadableDocument(f"{path}: cannot be read ({error.strerror})") from error
         except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:

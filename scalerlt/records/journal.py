@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scalerlt.records.base import Part
+from scalerlt.records.base import Part, open_file
 from scalerlt.records.record import Failure, Metric, Verdict
 
 PROGRESS_FILE = ".progress-rank{rank}"
@@ -62,11 +62,11 @@ class Journal:
     def read_on(self) -> None:
         """Take in the lines added since the last call; one that is still being written waits for the next."""
         try:
-            with self.path.open("rb") as file:
+            with open_file(self.path) as file:
                 file.seek(self._offset)
                 added = file.read()
-        except FileNotFoundError:
-            return  # the rank has not come so far
+        except OSError:
+            return  # the rank has not come so far, or what stands there is no journal
         whole = added[: added.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():

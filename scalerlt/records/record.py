@@ -1,5 +1,7 @@
 """record.json: what one attempt at a cell leaves, whatever happened to it."""
 
+import math
+import sys
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -56,6 +58,8 @@ class Metric(Part):
     @field_validator("value", mode="before")
     @classmethod
     def _read_non_finite(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            return math.inf if value > 0 else -math.inf  # as 1e400 is read; no arithmetic on a figure may overflow
         return NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from scalerlt.errors import UserError
-from scalerlt.records.base import Part, finite, write_atomically
+from scalerlt.records.base import Part, finite, read_file, write_atomically
 
 TokenId = Annotated[int, Field(ge=0)]
 
@@ -95,7 +95,7 @@ def read_samples(path: Path) -> Samples:
         UserError: it cannot be read, or a line is broken: the file, the line's number from 1, and the fault.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"samples file {path}: cannot be read ({error})") from error
     if not text:

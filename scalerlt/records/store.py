@@ -5,13 +5,16 @@ runs/<sweep>/<cell_id>/cell.yaml
 runs/<sweep>/<cell_id>/attempt-NNN/{lease,record,environment}.json, series.jsonl, stdout.log, stderr.log
 """
 
+import hashlib
+import os
 import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from scalerlt.records.base import NewerDocument, UnreadableDocument, write_exclusively
+from scalerlt.records.base import NewerDocument, UnreadableDocument, read_file, write_exclusively
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan
 from scalerlt.records.record import Record
@@ -35,21 +38,33 @@ class Attempt:
 
     path: Path
     number: int
-    record: Record | None
-    fault: str | None
+    record: Record | None = None
+    sha256: str | None = None
+    """Of the record's file, as it was read."""
+    fault: str | None = None
     """Why the record file, though it exists, does not count."""
-    lease: Lease | None
     newer: bool = False
     """Whether the record does not count because a later version of ScaleRLT wrote it."""
+
+    @cached_property
+    def lease(self) -> Lease | None:
+        """Who holds it, read when first asked for; None of one just claimed, or whose holder died before it wrote."""
+        try:
+            return Lease.read(self.path / LEASE_FILE)
+        except UnreadableDocument:
+            return None
 
     @property
     def is_running(self) -> bool:
         """Whether a living process holds the attempt and has not recorded it yet."""
         if self.record is not None or self.fault is not None:
             return False
-        if self.lease is None:
+        if self.lease is not None:
+            return self.lease.is_alive()
+        try:
             return time.time() - self.path.stat().st_mtime < CLAIM_SECONDS
-        return self.lease.is_alive()
+        except FileNotFoundError:  # removed in this moment
+            return False
 
 
 class CellDirectory:
@@ -64,15 +79,16 @@ class CellDirectory:
         return self.path / CELL_FILE
 
     def attempts(self) -> list[Attempt]:
-        """All attempts, oldest first."""
-        if not self.path.is_dir():
+        """All attempts, oldest first. Raises UnreadableDocument when the directory cannot be listed."""
+        try:
+            names = os.listdir(self.path)
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        numbered = [
-            (int(match[1]), path)
-            for path in self.path.iterdir()
-            if (match := _ATTEMPT.fullmatch(path.name)) and path.is_dir()
-        ]
-        return [_attempt(path, number) for number, path in sorted(numbered)]
+        except OSError as error:
+            raise UnreadableDocument(f"{self.path}: cannot be listed ({error.strerror})") from error
+        numbered = sorted((int(match[1]), name) for name in names if (match := _ATTEMPT.fullmatch(name)))
+        paths = [(number, self.path / name) for number, name in numbered]
+        return [_attempt(path, number) for number, path in paths if os.path.isdir(path)]
 
     def claim(self) -> tuple[int, Path]:
         """Make the next attempt's directory; exclusive, so of two processes that want the cell one gets it.
@@ -139,11 +155,11 @@ class SweepDirectory:
 
 def sweeps(runs: Path) -> list[SweepDirectory]:
     """The sweeps of a runs directory; `runs` may also be one sweep's own directory."""
-    if (runs / "plans").is_dir():
+    if os.path.isdir(runs / "plans"):  # unlike Path.is_dir, false where looking is not permitted
         return [SweepDirectory(runs)]
     if not runs.is_dir():
         return []
-    return [SweepDirectory(path) for path in sorted(runs.iterdir()) if (path / "plans").is_dir()]
+    return [SweepDirectory(path) for path in sorted(runs.iterdir()) if os.path.isdir(path / "plans")]
 
 
 def keep_aside(record_file: Path) -> Path:
@@ -155,20 +171,18 @@ def keep_aside(record_file: Path) -> Path:
 
 
 def _attempt(path: Path, number: int) -> Attempt:
-    record: Record | None = None
-    lease: Lease | None = None
-    fault: str | None = None
-    newer = False
-    if (path / RECORD_FILE).exists():
-        try:
-            record = Record.read(path / RECORD_FILE)
-        except UnreadableDocument as error:
-            fault, newer = str(error), isinstance(error, NewerDocument)
+    file = path / RECORD_FILE
     try:
-        lease = Lease.read(path / LEASE_FILE)
-    except UnreadableDocument:
-        lease = None  # claimed a moment ago, or its holder died before it wrote one
-    return Attempt(path, number, record, fault, lease, newer)
+        content = read_file(file)
+    except FileNotFoundError:
+        return Attempt(path, number)
+    except OSError as error:
+        return Attempt(path, number, fault=f"{file}: cannot be read ({error.strerror})")
+    try:
+        record = Record.parse(content, file)
+    except UnreadableDocument as error:
+        return Attempt(path, number, fault=str(error), newer=isinstance(error, NewerDocument))
+    return Attempt(path, number, record, hashlib.sha256(content).hexdigest())
 
 
 def _holder(lease: Lease | None) -> str:

@@ -77,6 +77,8 @@ class Cell:
 # Below 2^31: the requests of a cell get the seeds from seed * 2^32 on, and a generator takes 63 bits.
 _SINGLE = TypeAdapter[int](Annotated[NonNegativeInt, Field(lt=2**31)])
 SCALAR_KEYS = ("seed", "cohort", "block")
+REQUEST_KEYS = ("runs_dir", "retry", "max_gpu_hours")
+"""Top-level keys that say what is done with cells: no part of any."""
 
 
 def load_cell(config: dict[str, Any]) -> Cell:
@@ -95,13 +97,23 @@ def load_cell(config: dict[str, Any]) -> Cell:
         if not isinstance(values, dict) or not isinstance(values.get("name"), str):
             problems.append(f"{group}={values!r} is not an option of the config group {group}")
             continue
-        parts[group] = _checked(TypeAdapter(schema_of(group, values["name"])), values, group, problems)
-    parts["resources"] = _checked(TypeAdapter(Resources), config.get("resources"), "resources", problems)
+        parts[group] = _checked(_adapter(schema_of(group, values["name"])), values, group, problems)
+    parts["resources"] = _checked(_adapter(Resources), config.get("resources"), "resources", problems)
     for key in SCALAR_KEYS:
         parts[key] = _checked(_SINGLE, config.get(key), key, problems)
     if problems:
         raise RequestErrors(problems)
     return Cell(**{field.name: parts[field.name] for field in fields(Cell)})
+
+
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+"""Making one takes longer than checking a cell with it."""
+
+
+def _adapter(described: type[Any]) -> TypeAdapter[Any]:
+    if described not in _adapters:
+        _adapters[described] = TypeAdapter(described)
+    return _adapters[described]
 
 
 def _checked(adapter: TypeAdapter[Any], value: Any, where: str, problems: list[str]) -> Any:

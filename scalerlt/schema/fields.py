@@ -3,6 +3,7 @@
 import importlib.resources
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,13 +50,18 @@ def resolve_path(value: str) -> Path:
     """
     if value.startswith("pkg://"):
         package, _, name = value.removeprefix("pkg://").partition("/")
-        return Path(str(importlib.resources.files(package))) / name
+        return _package_folder(package) / name
     path = Path(value).expanduser()
     cell, at, step = path.name.rpartition("@")
     if at and step.isdigit() and not path.exists():
         saved = sorted((path.parent / cell).glob(f"attempt-*/checkpoints/step-{int(step):06d}/policy"))
         return saved[-1].resolve() if saved else path.resolve()
     return path.resolve()
+
+
+@cache
+def _package_folder(package: str) -> Path:
+    return Path(str(importlib.resources.files(package)))
 
 
 def _dotted(value: str) -> str:

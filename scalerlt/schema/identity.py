@@ -64,14 +64,20 @@ def axes(content: dict[str, Any]) -> dict[str, Scalar]:
     return flat
 
 
+_marked: dict[tuple[type[Any], type[Any]], dict[str, Any]] = {}
+"""What `marked` has found: it is asked for every group of every cell."""
+
+
 def marked(described: type[Any], kind: type[Mark]) -> dict[str, Mark]:
     """The fields of a dataclass that carry a mark of this kind, by field name."""
-    found = {}
-    for name, info in described.__pydantic_fields__.items():
-        for mark in _marks(info):
-            if isinstance(mark, kind):
-                found[name] = mark
-    return found
+    if (described, kind) not in _marked:
+        _marked[described, kind] = {
+            name: mark
+            for name, info in described.__pydantic_fields__.items()
+            for mark in _marks(info)
+            if isinstance(mark, kind)
+        }
+    return _marked[described, kind]
 
 
 def _marks(info: Any) -> list[Any]:

@@ -9,6 +9,7 @@ import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict, Field
@@ -58,11 +59,17 @@ def config_group(group: str, option: str | None = None) -> Callable[[type[T]], t
 
 def schema_of(group: str, option: str) -> type[Any]:
     """The dataclass of an option: its own, else the group's."""
+    _import_schema(group, option)
+    return _registered.get((group, option)) or _registered[group, None]
+
+
+@cache
+def _import_schema(group: str, option: str) -> None:
+    """Asked for every cell, and the answer stays: looking for modules takes longer than all else in checking a cell."""
     importlib.import_module(f"scalerlt.schema.{group}")
     module = f"scalerlt.schema.{group}.{option}"
     if re.fullmatch(r"[a-z0-9_]+", option) and importlib.util.find_spec(module) is not None:
         importlib.import_module(module)
-    return _registered.get((group, option)) or _registered[group, None]
 
 
 def key_of(described: type[Any], field: str) -> str:

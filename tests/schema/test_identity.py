@@ -17,7 +17,7 @@ from scalerlt.schema.fields import FileInput, IdentityDefault, NotIdentity
 from scalerlt.schema.identity import _content, axes, cell_id, identity, marked, scientific_keys
 from scalerlt.schema.registry import GROUPS, config, key_of
 
-BASE = plain_config()
+BASE = plain_config({"model.weights": None})
 INPUTS = {"task.rollouts": FrozenInput(path="a", sha256="0" * 64)}
 
 

@@ -1,0 +1,284 @@
+"""What memory a cell will need, from its configuration alone, phase by phase, against what its device has.
+
+Closed forms over the shapes of `scalerlt.models.ouro` and of the learner's readout. What autograd keeps of a layer, of
+the final norm and of the readout is counted tensor by tensor; the rest are upper bounds. They are of tensors alone: an
+interpreter with torch takes some 0.3 to 0.5 GB beside them, a CUDA context about 0.5 GB, and allocators round up.
+
+How far off, over the cells of the quickstart (tiny model, CPU): see `docs/planning.md`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalerlt.planning.workload import Sequences, microbatches, parameters, rollout_sequences, training_sequences
+from scalerlt.schema.algorithm.grpo import Grpo
+from scalerlt.schema.algorithm.rltt import Rltt
+from scalerlt.schema.cell import Cell
+from scalerlt.schema.device import Device
+from scalerlt.schema.model import Model
+from scalerlt.schema.optimizer.sgd import Sgd
+
+BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
+"""Of one number in each precision that torch computes in."""
+INDEX = 8
+REFERENCE = "reference"
+"""The phase in which a cell is compared with fp64, after everything is measured."""
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The bytes of a cell.
+
+    Attributes:
+        phases: for each phase of the cell what it holds, by name.
+        assumed: whether lengths are assumed that are known only when the cell runs.
+        available: what the device has for the cell; None where that is not known.
+        limited_by: whose limit that is.
+    """
+
+    phases: dict[str, dict[str, int]]
+    assumed: bool
+    available: int | None
+    limited_by: str | None
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase that needs most."""
+        return max(self.phases, key=lambda phase: sum(self.phases[phase].values()))
+
+    @property
+    def needed(self) -> int:
+        """Bytes of the phase that needs most."""
+        return sum(self.phases[self.peak_phase].values())
+
+    @property
+    def step(self) -> int:
+        """Bytes of what is measured, the comparison with fp64 behind it left aside."""
+        return max(sum(held.values()) for phase, held in self.phases.items() if phase != REFERENCE)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether that is there; None where it cannot be told."""
+        return None if self.available is None else self.needed <= self.available
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a machine has.
+
+    Attributes:
+        host: memory of the host in bytes, or the limit of a control group where that is less.
+        host_is: which of the two.
+        gpu: memory of the smallest visible GPU; None without one.
+    """
+
+    host: int | None
+    host_is: str
+    gpu: int | None
+
+    def of(self, device: Device) -> tuple[int | None, str | None]:
+        """What a cell on the device may have, and whose limit that is."""
+        if device.type == "cuda":
+            return self.gpu, None if self.gpu is None else "the GPU's memory"
+        limit = device.memory_limit_bytes
+        if limit is not None and (self.host is None or limit <= self.host):
+            return limit, "device.memory_limit"
+        return self.host, None if self.host is None else self.host_is
+
+
+def memory_plan(cell: Cell, capacity: Capacity) -> MemoryPlan | None:
+    """The memory plan of a cell; None of an experiment or a precision that is not known here."""
+    if cell.precision.name not in BYTES:
+        return None
+    number = BYTES[cell.precision.name]
+    rollout = rollout_sequences(cell)
+    match cell.experiment.name:
+        case "rollout_throughput":
+            slots = min(cell.batch.rollout_concurrency, len(rollout.lengths))
+            phases = {**_rollout(cell, rollout, slots, number), REFERENCE: _forward_fp64(cell, rollout)}
+        case "actor_update":
+            training = training_sequences(cell)
+            phases = {**_update(cell, training, number), REFERENCE: _update_fp64(cell, training)}
+        case "gsm8k_eval":
+            phases = _rollout(cell, rollout, cell.batch.rollout_concurrency, number)
+        case "gsm8k_reward":
+            rolled = _rollout(cell, rollout, cell.batch.rollout_concurrency, number)
+            kept = {**_learner(cell, number), **_reference_policy(cell, number)}
+            phases = {name: {**kept, **part} for name, part in (rolled | _update(cell, rollout, number)).items()}
+        case _:
+            return None
+    known = cell.experiment.name == "actor_update" or rollout.known
+    return MemoryPlan(phases, not known, *capacity.of(cell.device))
+
+
+def parameter_bytes(cell: Cell) -> int:
+    """Of the weights in the cell's precision."""
+    return parameters(cell.model) * BYTES[cell.precision.name]
+
+
+def optimizer_bytes(cell: Cell) -> int:
+    """Of the moments, and of fp32 master weights below fp32; the exit gate has neither."""
+    number = BYTES[cell.precision.name]
+    trained, master = _trained(cell.model), max(number, 4)
+    states = (1 if cell.optimizer.momentum else 0) if isinstance(cell.optimizer, Sgd) else 2
+    return trained * master * (states + (number < 4))
+
+
+def kv_cache_bytes(model: Model, slots: int, positions: int, number: int) -> int:
+    """Of the pool: keys and values of every loop and layer for `slots` sequences of up to `positions` tokens."""
+    planes = model.total_ut_steps * model.num_hidden_layers
+    return 2 * planes * slots * positions * model.num_key_value_heads * model.head_dim * number
+
+
+def saved_bytes(cell: Cell, *, number: int | None = None, checkpoint: str | None = None) -> int:
+    """What autograd keeps of the largest micro-batch, the readout's share included: `saved_bytes` of a record."""
+    batches = microbatches(cell, training_sequences(cell).lengths)
+    number = number or BYTES[cell.precision.name]
+    schedule = checkpoint or cell.checkpoint.name
+    return max(_kept(cell, batch, number, schedule) + _kept_readout(cell, batch, number) for batch in batches)
+
+
+def _rollout(cell: Cell, sequences: Sequences, slots: int, number: int) -> dict[str, dict[str, int]]:
+    """Prompts, with the K/V pool beside them, and the readout of all slots."""
+    model = cell.model
+    longest = max(prompt for prompt, _ in sequences.lengths)
+    positions = max(prompt + response - 1 for prompt, response in sequences.lengths)
+    standing = {
+        "weights": parameters(model) * number,
+        "kv_cache": kv_cache_bytes(model, slots, positions, number),
+    }
+    return {
+        "prefill": {**standing, "activations": slots * longest * _unkept_row(model, number)},
+        "sampling": {**standing, "logits": slots * model.vocab_size * (number + 3 * max(number, 4))},
+    }
+
+
+def _update(cell: Cell, sequences: Sequences, number: int) -> dict[str, dict[str, int]]:
+    """The end of the forward pass, where the readout stands, and the backward pass through the layers."""
+    schedule = cell.checkpoint.name
+    batches = list(microbatches(cell, sequences.lengths))
+    standing = {
+        **_learner(cell, number),
+        "gradients": _trained(cell.model) * (number + (4 if number < 4 else 0)),
+        "activations": max(_kept(cell, batch, number, schedule) for batch in batches),
+    }
+    return {
+        "readout": {**standing, "logits": max(_readout(cell, batch, number) for batch in batches)},
+        "layers": {**standing, "recomputed": max(_recomputed(cell, batch, number, schedule) for batch in batches)},
+    }
+
+
+def _learner(cell: Cell, number: int) -> dict[str, int]:
+    return {"weights": parameters(cell.model) * number, "optimizer": optimizer_bytes(cell)}
+
+
+def _reference_policy(cell: Cell, number: int) -> dict[str, int]:
+    """The frozen initial policy, where the objective has one."""
+    wanted = isinstance(cell.algorithm, Rltt) or (isinstance(cell.algorithm, Grpo) and cell.algorithm.kl_coef > 0)
+    if wanted:
+        return {"reference_policy": parameters(cell.model) * number}
+    return {}
+
+
+def _forward_fp64(cell: Cell, sequences: Sequences) -> dict[str, int]:
+    """The learner's log-probs in fp64, without gradients."""
+    batches = list(microbatches(cell, sequences.lengths))
+    return {
+        "weights": parameters(cell.model) * 8,
+        "activations": max(_rows(batch) * _unkept_row(cell.model, 8) for batch in batches),
+        "logits": max(_readout(cell, batch, 8) for batch in batches),
+    }
+
+
+def _update_fp64(cell: Cell, sequences: Sequences) -> dict[str, int]:
+    """The fp64 gradient without checkpointing, and beside it what two schedules' updates are compared by."""
+    batches = list(microbatches(cell, sequences.lengths))
+    trained, master = _trained(cell.model), max(BYTES[cell.precision.name], 4)
+    return {
+        "weights": parameters(cell.model) * 8,
+        "gradients": trained * 8 * 2,
+        "compared": 2 * 4 * trained * master,
+        "activations": max(_kept(cell, batch, 8, "none") for batch in batches),
+        "logits": max(_readout(cell, batch, 8) for batch in batches),
+    }
+
+
+def _kept(cell: Cell, batch: Sequence[tuple[int, int]], number: int, schedule: str) -> int:
+    """What autograd keeps of the loops, from the token ids to the last loop's hidden states.
+
+    Of every layer ten vectors of the hidden size (each norm's input and normalised output, the weighted output of the
+    two that feed projections), four of the MLP's inner size, the rotated queries, keys, values and attention's output,
+    and softmax's and the norms' statistics. The four norm inputs are kept in the internal precision.
+    """
+    model, rows = cell.model, _rows(batch)
+    loops, layers, hidden = model.total_ut_steps, model.num_hidden_layers, model.hidden_size
+    match schedule:
+        case "none":
+            row = loops * (layers * _layer(model, number) + _norm(model, number))
+        case "layer":
+            row = loops * (layers * hidden * number + _norm(model, number))
+        case _:
+            row = loops * hidden * number
+    tables = 2 * _width(batch) * model.head_dim * number
+    return rows * (row + INDEX) + tables
+
+
+def _recomputed(cell: Cell, batch: Sequence[tuple[int, int]], number: int, schedule: str) -> int:
+    """The inside of the region that is computed again while its backward pass runs."""
+    match schedule:
+        case "none":
+            row = 0
+        case "layer":
+            row = _layer(cell.model, number)
+        case _:
+            row = cell.model.num_hidden_layers * _layer(cell.model, number) + _norm(cell.model, number)
+    return _rows(batch) * row
+
+
+def _norm(model: Model, number: int) -> int:
+    """Bytes that autograd keeps of one row in the final norm."""
+    internal = max(number, 4)
+    return model.hidden_size * (internal + number) + internal
+
+
+def _layer(model: Model, number: int) -> int:
+    """Bytes that autograd keeps of one row in one layer."""
+    internal = max(number, 4)
+    attention = 2 * (model.num_attention_heads + model.num_key_value_heads) * model.head_dim
+    vectors = (6 * model.hidden_size + 4 * model.intermediate_size + attention) * number
+    return vectors + 4 * model.hidden_size * internal + (4 + model.num_attention_heads) * internal
+
+
+def _unkept_row(model: Model, number: int) -> int:
+    """Bytes of one row at one time where no graph is kept: the loops' states, and one layer's widest moment."""
+    return ((model.total_ut_steps + 3) * model.hidden_size + 3 * model.intermediate_size) * number
+
+
+def _kept_readout(cell: Cell, batch: Sequence[tuple[int, int]], number: int) -> int:
+    """Per label the hidden state, the log-softmax over the vocabulary, and where they come from."""
+    model, internal = cell.model, max(number, 4)
+    readouts = model.total_ut_steps if isinstance(cell.algorithm, Rltt) else 1
+    return readouts * _labels(batch) * (model.hidden_size * number + model.vocab_size * internal + 2 * INDEX)
+
+
+def _readout(cell: Cell, batch: Sequence[tuple[int, int]], number: int) -> int:
+    """The kept log-softmax, and beside it two more of its size while it is made and while its gradient is."""
+    return _kept_readout(cell, batch, number) + 2 * _labels(batch) * cell.model.vocab_size * max(number, 4)
+
+
+def _trained(model: Model) -> int:
+    """Weights that learn: all but the exit gate."""
+    return parameters(model) - model.hidden_size - 1
+
+
+def _width(batch: Sequence[tuple[int, int]]) -> int:
+    return max(prompt + response - 1 for prompt, response in batch)
+
+
+def _rows(batch: Sequence[tuple[int, int]]) -> int:
+    """Padded."""
+    return len(batch) * _width(batch)
+
+
+def _labels(batch: Sequence[tuple[int, int]]) -> int:
+    return sum(response for _, response in batch)

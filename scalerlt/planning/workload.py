@@ -1,0 +1,148 @@
+"""How much a cell runs through its model, from its configuration alone: sequences, tokens, floating-point operations.
+
+The learner's sequences are those of the recorded rollouts. A rollout's are not known before it runs: the length of a
+prompt is typical for its task, and every response is as long as `rollout.max_new_tokens` allows.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from scalerlt.schema.cell import Cell
+from scalerlt.schema.experiment import RepeatedExperiment
+from scalerlt.schema.experiment.gsm8k_eval import Gsm8kEval
+from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
+from scalerlt.schema.fields import resolve_path
+from scalerlt.schema.model import Model
+from scalerlt.schema.task.random_tokens import RandomTokens
+
+TYPICAL_PROMPT_TOKENS = {"arithmetic": 24, "gsm8k": 80}
+"""Of one problem in the prompt, by task: of generated problems in the embedded model's words, of GSM8K in Ouro's."""
+TYPICAL_EXAMPLE_TOKENS = {"arithmetic": 60, "gsm8k": 200}
+"""Of one worked example before it."""
+GSM8K_TEST_PROBLEMS = 1319
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Prompts with their responses.
+
+    Attributes:
+        lengths: prompt and response tokens of each.
+        known: whether these are the lengths that the cell will run, and no assumption.
+    """
+
+    lengths: tuple[tuple[int, int], ...]
+    known: bool
+
+
+def training_sequences(cell: Cell) -> Sequences:
+    """What one learner step learns from."""
+    if cell.experiment.name != "actor_update":
+        return rollout_sequences(cell)
+    wanted = cell.batch.prompts_per_step, cell.batch.group_size
+    path = resolve_path(cell.task.rollouts)
+    return Sequences(_recorded(path, path.stat().st_mtime_ns, *wanted), known=True)
+
+
+def rollout_sequences(cell: Cell) -> Sequences:
+    """One rollout batch."""
+    prompt, known = prompt_tokens(cell)
+    pair = (prompt, cell.rollout.max_new_tokens)
+    return Sequences((pair,) * cell.batch.responses_per_step, known and cell.rollout.ignore_eos)
+
+
+def prompt_tokens(cell: Cell) -> tuple[int, bool]:
+    """Tokens of a prompt, and whether this is known."""
+    if isinstance(cell.task, RandomTokens):
+        return cell.task.prompt_length, True
+    question = TYPICAL_PROMPT_TOKENS.get(cell.task.name, 100)
+    return question + cell.prompt.shots * TYPICAL_EXAMPLE_TOKENS.get(cell.task.name, 200), False
+
+
+def microbatches(cell: Cell, lengths: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """The learner's micro-batches: of each optimizer step's sequences, longest first, padded at most
+    `batch.microbatch_tokens` tokens, one sequence at least."""
+    for start in range(0, len(lengths), cell.batch.minibatch_responses):
+        current: list[tuple[int, int]] = []
+        for pair in sorted(lengths[start : start + cell.batch.minibatch_responses], key=lambda pair: -sum(pair)):
+            if current and (len(current) + 1) * (sum(current[0]) - 1) > cell.batch.microbatch_tokens:
+                yield current
+                current = []
+            current.append(pair)
+        if current:
+            yield current
+
+
+def parameters(model: Model) -> int:
+    """Weights of the model, each once."""
+    layer = _layer_weights(model) + 4 * model.hidden_size
+    gate = model.hidden_size + 1
+    return 2 * model.vocab_size * model.hidden_size + model.num_hidden_layers * layer + model.hidden_size + gate
+
+
+def flops(cell: Cell) -> float | None:
+    """Floating-point operations of the whole cell; None of an experiment that is not known here.
+
+    Of a forward pass two per weight and row and loop, and attention's; a backward pass twice as many; once more what a
+    checkpoint schedule computes again. All loops are counted, though deferred rollouts leave some out.
+    """
+    batch = rollout_sequences(cell).lengths
+    generate = _forward(cell, batch, read_out_all=True)
+    match cell.experiment:
+        case Gsm8kEval() as evaluation:
+            problems = evaluation.problems or GSM8K_TEST_PROBLEMS
+            passes = 1 if cell.rollout.schedule == "dense" else 2
+            return passes * problems * generate / len(batch)
+        case Gsm8kReward() as reward:
+            evaluations = 2 + (reward.steps - 1) // reward.evaluate_every
+            passes = 1 if cell.rollout.schedule == "dense" else 2
+            held_out = passes * evaluations * reward.eval_problems * generate / len(batch)
+            return held_out + reward.steps * (generate + update_flops(cell, batch))
+        case RepeatedExperiment() as repeated if repeated.name == "rollout_throughput":
+            # Warm-up, time, phases, two memory passes, and the learner's log-probs twice.
+            return (repeated.warmup + 2 * repeated.repeats + 2 + 2) * generate
+        case RepeatedExperiment() as repeated if repeated.name == "actor_update":
+            # Warm-up, time, two memory passes; two updates by each of two schedules, fp64 gradients twice.
+            lengths = training_sequences(cell).lengths
+            return (repeated.warmup + repeated.repeats + 2 + 6) * update_flops(cell, lengths)
+    return None
+
+
+def update_flops(cell: Cell, lengths: Sequence[tuple[int, int]]) -> float:
+    """Of one learner step over the sequences."""
+    passes = 3 if cell.checkpoint.name == "none" else 4
+    replay = {"dense": 0, "replay": 0, "hybrid": 1}.get(cell.logprob.name, 0)
+    return (passes + replay) * _forward(cell, lengths, read_out_all=False)
+
+
+def _forward(cell: Cell, lengths: Sequence[tuple[int, int]], *, read_out_all: bool) -> float:
+    model = cell.model
+    rows = sum(prompt + response - 1 for prompt, response in lengths)
+    pairs = sum((prompt + response - 1) * (prompt + response) / 2 for prompt, response in lengths)
+    width = model.num_attention_heads * model.head_dim
+    layers = model.total_ut_steps * model.num_hidden_layers
+    read_out = sum(response for _, response in lengths) * model.hidden_size * model.vocab_size
+    if cell.algorithm.name == "rltt" and not read_out_all:
+        read_out *= model.total_ut_steps
+    return 2 * (layers * (rows * _layer_weights(model) + 2 * pairs * width) + read_out)
+
+
+def _layer_weights(model: Model) -> int:
+    queries = model.num_attention_heads * model.head_dim
+    keys = model.num_key_value_heads * model.head_dim
+    return model.hidden_size * (2 * queries + 2 * keys + 3 * model.intermediate_size)
+
+
+@lru_cache(maxsize=256)
+def _recorded(path: Path, modified_ns: int, prompts: int, group_size: int) -> tuple[tuple[int, int], ...]:
+    """The lengths of the first `prompts` prompt groups with at least `group_size` responses, cut to so many."""
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        sample = json.loads(line)
+        pair = (len(sample["prompt_tokens"]), len(sample["response_tokens"]))
+        groups.setdefault(sample["prompt_group"], []).append(pair)
+    whole = [group[:group_size] for group in groups.values() if len(group) >= group_size]
+    return tuple(pair for group in whole[:prompts] for pair in group)

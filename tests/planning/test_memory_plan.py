@@ -1,0 +1,138 @@
+"""The memory plan against what cells really measure, and against closed forms worked out by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from schema.plain_config import plain_config
+
+from scalerlt.experiments import actor_update, rollout_throughput
+from scalerlt.planning.memory import (
+    Capacity,
+    kv_cache_bytes,
+    memory_plan,
+    optimizer_bytes,
+    parameter_bytes,
+    saved_bytes,
+)
+from scalerlt.planning.workload import parameters, training_sequences
+from scalerlt.records.recorder import Recorder
+from scalerlt.schema import Cell, load_cell
+
+UNLIMITED = Capacity(None, "", None)
+WITHIN = 0.12
+"""How far the plan of a step may be off what its cell measures, as `docs/planning.md` says."""
+
+
+def make_cell(values: dict[str, Any] | None = None, **options: str) -> Cell:
+    random_weights = {"model.weights": None, "experiment.warmup": 1, "experiment.repeats": 1}
+    return load_cell(plain_config(random_weights | (values or {}), **options))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def measured(cell: Cell, directory: Path) -> dict[str, Any]:
+    recorder = Recorder(directory)
+    {"actor_update": actor_update, "rollout_throughput": rollout_throughput}[cell.experiment.name].run(cell, recorder)
+    recorder.close()
+    return {name: metric.value for name, metric in recorder.metrics.items()}
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        ({"batch.microbatch_tokens": 300}, {"precision": "fp32", "checkpoint": "layer"}),
+        (
+            {"optimizer.momentum": 0.9, "batch.minibatch_responses": 8},
+            {"precision": "bf16", "checkpoint": "none", "optimizer": "sgd"},
+        ),
+        ({"model.num_hidden_layers": 3, "model.total_ut_steps": 3}, {"precision": "bf16", "checkpoint": "loop"}),
+    ],
+)
+def test_a_learner_step_needs_what_was_planned(values: dict[str, Any], options: dict[str, str], tmp_path: Path) -> None:
+    cell = make_cell(values, **options)
+    found = measured(cell, tmp_path)
+    assert parameter_bytes(cell) == found["parameter_bytes"]
+    assert optimizer_bytes(cell) == found["optimizer_bytes"]
+    assert saved_bytes(cell) == pytest.approx(found["saved_bytes"], rel=0.01)
+    plan = memory_plan(cell, UNLIMITED)
+    assert plan is not None and not plan.assumed
+    live = max(
+        sum(held.values()) - held["weights"] - held["optimizer"]
+        for phase, held in plan.phases.items()
+        if phase != "reference"
+    )
+    assert live == pytest.approx(found["live_peak_bytes"], rel=WITHIN)
+
+
+def test_a_rollout_needs_what_was_planned(tmp_path: Path) -> None:
+    values = {
+        "task.prompt_length": 20,
+        "rollout.ignore_eos": True,
+        "rollout.max_new_tokens": 6,
+        "batch.rollout_concurrency": 5,
+    }
+    cell = make_cell(values, experiment="rollout_throughput", task="random_tokens", precision="bf16")
+    found = measured(cell, tmp_path)
+    plan = memory_plan(cell, UNLIMITED)
+    assert plan is not None and not plan.assumed
+    assert plan.phases["prefill"]["kv_cache"] == found["kv_cache_bytes"]
+    live = max(
+        sum(held.values()) - held["weights"] for phase, held in plan.phases.items() if phase in ("prefill", "sampling")
+    )
+    assert live == pytest.approx(found["live_peak_bytes"], rel=WITHIN)
+
+
+def test_published_models() -> None:
+    """Ouro-1.4B (arXiv 2510.25741) has 1.4e9 parameters; its K/V of a token are 4 x 24 planes of 2 x 2048 numbers."""
+    cell = make_cell(model="ouro_1_4b", precision="bf16")
+    assert 1.40e9 < parameters(cell.model) < 1.45e9
+    assert kv_cache_bytes(cell.model, slots=1, positions=1, number=2) == 4 * 24 * 2 * 2048 * 2
+    # Gradients in fp32 beside those of the last backward pass, fp32 masters, two moments.
+    trained = parameters(cell.model) - 2049
+    plan = memory_plan(cell, UNLIMITED)
+    assert plan is not None
+    assert plan.phases["layers"]["gradients"] == 6 * trained
+    assert plan.phases["layers"]["optimizer"] == 12 * trained
+
+
+def test_a_schedule_trades_what_is_kept_for_what_is_computed_again() -> None:
+    held = {}
+    for schedule in ("none", "layer", "loop"):
+        plan = memory_plan(make_cell(checkpoint=schedule), UNLIMITED)
+        assert plan is not None
+        held[schedule] = plan.phases["layers"]
+    assert held["none"]["activations"] > held["layer"]["activations"] > held["loop"]["activations"]
+    assert held["none"]["recomputed"] < held["layer"]["recomputed"] < held["loop"]["recomputed"]
+
+
+def test_the_lengths_are_those_of_the_recorded_rollouts() -> None:
+    from scalerlt.experiments.recorded import recorded_samples
+
+    cell = make_cell(batch="medium")
+    samples = recorded_samples(cell)
+    lengths = [(len(sample.prompt_tokens), len(sample.response_tokens)) for sample in samples]
+    assert list(training_sequences(cell).lengths) == lengths
+
+
+def test_the_tightest_limit_counts() -> None:
+    capacity = Capacity(host=2**30, host_is="the host's memory", gpu=2**33)
+    cpu = make_cell().device
+    assert capacity.of(cpu) == (2**30, "the host's memory")
+    limited = make_cell({"device.memory_limit": "10MiB"})
+    assert capacity.of(limited.device) == (10 * 2**20, "device.memory_limit")
+    assert capacity.of(make_cell({"device.memory_limit": "2GiB"}).device) == (2**30, "the host's memory")
+    assert capacity.of(make_cell(device="cuda").device) == (2**33, "the GPU's memory")
+    plan = memory_plan(limited, capacity)
+    assert plan is not None and plan.fits is False
+    assert plan.needed > plan.step > 10 * 2**20
+    assert plan.peak_phase == "reference"
+    unknown = memory_plan(make_cell(device="cuda"), UNLIMITED)
+    assert unknown is not None and unknown.fits is None
