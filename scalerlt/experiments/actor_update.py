@@ -16,6 +16,7 @@ from scalerlt.experiments.building import (
     optimizer_settings,
 )
 from scalerlt.experiments.inputs import repeats
+from scalerlt.experiments.io_metrics import record_bandwidth, record_share, record_traffic
 from scalerlt.experiments.learning import (
     advantages_of,
     needs_reference,
@@ -93,7 +94,7 @@ def _measure_cost(cell: Cell, recorder: Recorder, minibatches: list[list[Trainin
     def learner_step(on_phase: OnPhase) -> list[StepResult]:
         return [learner.step(minibatch, on_phase) for minibatch in minibatches]
 
-    _measure_time(cell, recorder, learner_step)
+    results, seconds = _measure_time(cell, recorder, learner_step)
     with recorder.measuring("memory"):
         report = measure_memory(learner_step, device=device_of(cell), parameters=model.parameters())
     recorder.metric("saved_bytes", report.saved_bytes, "B", method=SAVED_METHOD)
@@ -102,9 +103,14 @@ def _measure_cost(cell: Cell, recorder: Recorder, minibatches: list[list[Trainin
     recorder.metric("matrix_path", native, method="torch multiplies matrices of this format on this device")
     recorder.metric("parameter_bytes", sum(p.numel() * p.element_size() for p in model.parameters()), "B")
     recorder.metric("optimizer_bytes", learner.optimizer.state_bytes(), "B", method="moments and fp32 master weights")
+    traffic = [learner.traffic(result) for result in results]
+    record_traffic(recorder, "trained", traffic, sum(result.trained_tokens for result in results))
+    bandwidth = record_bandwidth(recorder, device_of(cell))
+    record_share(recorder, sum(one.total for one in traffic), seconds, bandwidth, scope="actor_update")
 
 
-def _measure_time(cell: Cell, recorder: Recorder, learner_step: LearnerStep) -> None:
+def _measure_time(cell: Cell, recorder: Recorder, learner_step: LearnerStep) -> tuple[list[StepResult], list[float]]:
+    """What the last repeat did, and the seconds of each."""
     synchronize = synchronizer(device_of(cell))
     timer = PhaseTimer(synchronize)
     phases: list[dict[str, float]] = []
@@ -135,6 +141,7 @@ def _measure_time(cell: Cell, recorder: Recorder, learner_step: LearnerStep) -> 
     recorder.metric("optimizer_steps", len(results))
     if not all(result.updated for result in results):
         recorder.note("an optimizer step of the time pass was left out: its gradient was not finite, or it had none")
+    return results, seconds
 
 
 def _compare_schedule(

@@ -1,6 +1,7 @@
 """`experiment=gsm8k_reward`: rollout, grade, advantages, update, publish, again; measured to a reward curve."""
 
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -8,6 +9,7 @@ from scalerlt.experiments.answers import Answer, answer
 from scalerlt.experiments.building import device_of
 from scalerlt.experiments.evaluation import Evaluation, evaluate
 from scalerlt.experiments.inputs import problems
+from scalerlt.experiments.io_metrics import record_bandwidth, record_share
 from scalerlt.experiments.learning import advantages_of, training_responses, with_old_logprobs, with_reference_logprobs
 from scalerlt.experiments.policy import Policy
 from scalerlt.experiments.resume import save_policy, take_up
@@ -21,6 +23,7 @@ from scalerlt.measure.clock import PhaseTimer, synchronizer
 from scalerlt.records.recorder import Recorder
 from scalerlt.records.samples import SamplesHeader
 from scalerlt.rollout.native import RolloutStats
+from scalerlt.rollout.traffic import rollout_traffic
 from scalerlt.schema import Cell
 from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
 
@@ -46,6 +49,7 @@ def run(cell: Cell, recorder: Recorder) -> None:
         training = Training(cell, recorder)
     with recorder.measuring("train"):
         training.run()
+    training.record_io()
 
 
 @dataclass
@@ -55,6 +59,8 @@ class Training:
     Attributes:
         step: training steps done.
         accuracies: held-out accuracy by step.
+        moved: bytes moved by this attempt's steps, by phase.
+        seconds: their time, by phase.
     """
 
     cell: Cell
@@ -62,6 +68,8 @@ class Training:
     step: int = 0
     totals: Totals = field(default_factory=Totals)
     accuracies: dict[int, float] = field(default_factory=dict)
+    moved: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert isinstance(self.cell.experiment, Gsm8kReward)
@@ -155,6 +163,15 @@ class Training:
         lengths = [len(one.response.tokens) for one in answers]
         logprobs = [value for one in answers for value in one.response.logprobs]
         timings = self.timer.take()
+        trained = sum(result.trained_tokens for result in results)
+        moved = {
+            "generate": rollout_traffic(self.policy.engine.model, stats).total,
+            "update_actor": sum(self.policy.learner.traffic(result).total for result in results),
+            "publish": self.policy.publication_bytes,
+        }
+        self.moved.update(moved)
+        for phase in moved:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + timings[phase]
         row: dict[str, Any] = {
             **self.position(),
             "reward": mean,
@@ -173,11 +190,21 @@ class Training:
             "grad_norm": sum(result.grad_norm for result in results) / len(results),
             "updates": sum(result.updated for result in results),
             **_means([result.statistics for result in results]),
+            "io_bytes_per_generated_token": moved["generate"] / stats.generated_tokens,
+            "publication_bytes": moved["publish"],
             **{f"timing_s/{name}": seconds for name, seconds in timings.items()},
         }
+        if trained:
+            row["io_bytes_per_trained_token"] = moved["update_actor"] / trained
         if matched is not None:
             row["loop/depth_match_fraction"] = matched
         self.recorder.series(**row)
+
+    def record_io(self) -> None:
+        """The bandwidth that this attempt's steps had, by phase, as a share of the device's."""
+        bandwidth = record_bandwidth(self.recorder, device_of(self.cell))
+        for phase, nbytes in self.moved.items():
+            record_share(self.recorder, nbytes, [self.seconds[phase]], bandwidth, scope=phase, suffix=f"/{phase}")
 
     def evaluate(self) -> None:
         """Held-out accuracy of the published policy: greedy, at the rollout's schedule and at full depth."""

@@ -60,6 +60,11 @@ class Policy:
         self._publication.update(self.weights())
         self._publication.finish()
 
+    @property
+    def publication_bytes(self) -> int:
+        """What the newest publication moved."""
+        return self._publication.bytes_moved
+
     def weights(self) -> list[tuple[str, Tensor]]:
         """The learner's parameters by their checkpoint names."""
         return [(name, parameter.detach()) for name, parameter in self.model.named_parameters()]

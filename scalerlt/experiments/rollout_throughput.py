@@ -11,6 +11,7 @@ import torch
 
 from scalerlt.experiments.building import build_model, device_of, exit_rule
 from scalerlt.experiments.inputs import repeats
+from scalerlt.experiments.io_metrics import record_bandwidth, record_share, record_traffic
 from scalerlt.experiments.memory_metrics import record_memory
 from scalerlt.experiments.requests import requests_of
 from scalerlt.learner.batching import TrainingResponse
@@ -22,6 +23,7 @@ from scalerlt.numerics.precision import matrix_path, number_format
 from scalerlt.records.recorder import Recorder
 from scalerlt.rollout.native import RolloutResult
 from scalerlt.rollout.request import Request, Response
+from scalerlt.rollout.traffic import rollout_traffic
 from scalerlt.schema import Cell
 
 Rollout = Callable[[OnPhase | None], RolloutResult]
@@ -44,16 +46,21 @@ def run(cell: Cell, recorder: Recorder) -> None:
         )
         return result
 
-    result = _measure_time(cell, recorder, rollout)
+    result, seconds = _measure_time(cell, recorder, rollout)
     _record_work(recorder, result)
     with recorder.measuring("memory"):
         report = measure_memory(rollout, device=device_of(cell), parameters=model.parameters())
     record_memory(recorder, report)
+    traffic = rollout_traffic(model, result.stats)
+    record_traffic(recorder, "generated", [traffic], result.stats.generated_tokens)
+    bandwidth = record_bandwidth(recorder, device_of(cell))
+    record_share(recorder, traffic.total, seconds, bandwidth, scope="rollout")
     with recorder.measuring("reference"):
         _compare_logprobs(cell, recorder, model, requests, result.responses)
 
 
-def _measure_time(cell: Cell, recorder: Recorder, rollout: Rollout) -> RolloutResult:
+def _measure_time(cell: Cell, recorder: Recorder, rollout: Rollout) -> tuple[RolloutResult, list[float]]:
+    """The first repeat's result, and the seconds of each."""
     synchronize = synchronizer(device_of(cell))
     with recorder.measuring("warm_up"):
         warm_up = timed(lambda: rollout(None), synchronize=synchronize, repeats=repeats(cell).warmup)
@@ -85,7 +92,7 @@ def _measure_time(cell: Cell, recorder: Recorder, rollout: Rollout) -> RolloutRe
         recorder.repeated("decode_tokens_per_second", rates, "token/s", scope="decode")
     else:
         recorder.not_measured("decode_tokens_per_second", "every response has one token, which comes of its prefill")
-    return results[0]
+    return results[0], seconds
 
 
 def _record_work(recorder: Recorder, result: RolloutResult) -> None:

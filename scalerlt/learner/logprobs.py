@@ -46,7 +46,8 @@ def logprobs(
         model: the policy.
         batch: what it sampled; padding has no influence.
         temperature: of the sampling, above 0.
-        schedule: activation checkpointing of what is differentiated; None: none.
+        schedule: how layers and loops are executed; what is not differentiated has nothing to checkpoint. None:
+            directly.
 
     Returns:
         [B, T] in the internal dtype, zero where there is no response token.
@@ -57,7 +58,7 @@ def logprobs(
         return replay_logprobs(model, batch, temperature=temperature, schedule=schedule)
     if kind == "hybrid":
         with torch.no_grad():
-            replay = replay_logprobs(model, batch, temperature=temperature)
+            replay = replay_logprobs(model, batch, temperature=temperature, schedule=schedule)
         return hybrid(replay, dense_logprobs(model, batch, temperature=temperature, schedule=schedule))
     raise ValueError(f"log-probs {kind!r} are none of dense, replay and hybrid")
 

@@ -1,6 +1,6 @@
 """Optimizers of the policy, with fp32 master weights for parameters that are stored below fp32."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -114,15 +114,41 @@ class ActorOptimizer:
 
     def state_bytes(self) -> int:
         """Bytes of moments and of master weights that are not the parameters themselves."""
-        masters = [m for name, m in self.masters.items() if m is not self._parameters[name]]
-        states = [value for kind in self.moments().values() for value in kind.values()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in [*masters, *states])
+        return self.master_bytes + self._moment_bytes()
+
+    @property
+    def master_bytes(self) -> int:
+        """Bytes of the master weights that are not the parameters themselves."""
+        return _nbytes(master for name, master in self.masters.items() if master is not self._parameters[name])
+
+    def step_traffic(self, *, updated: bool) -> int:
+        """Bytes that one `step` moves, from the state as it is after it; what makes the state first is not counted.
+
+        The norm reads each gradient once and clipping reads and writes it. The update reads each gradient, weight and
+        moment once and writes each weight and moment once. Rounding back reads masters and writes parameters.
+
+        Args:
+            updated: whether the gradient was finite; else only the norm is taken.
+        """
+        weights = gradients = _nbytes(self.masters.values())
+        if not updated:
+            return gradients
+        clipping = 0 if self._max_grad_norm is None else 2 * gradients
+        rounding = self.master_bytes + _nbytes(self._parameters.values()) if self.master_bytes else 0
+        return gradients + clipping + gradients + 2 * (weights + self._moment_bytes()) + rounding
+
+    def _moment_bytes(self) -> int:
+        return sum(_nbytes(moments.values()) for moments in self.moments().values())
 
     @torch.no_grad()
     def _round_back(self) -> None:
         for name, parameter in self._parameters.items():
             if self.masters[name] is not parameter:
                 parameter.copy_(self.masters[name])
+
+
+def _nbytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def _master(parameter: nn.Parameter) -> Tensor:

@@ -14,6 +14,7 @@ from scalerlt.learner.logprobs import LogprobKind, logprobs, loop_logprobs
 from scalerlt.learner.mismatch import mismatch
 from scalerlt.learner.objective import Objective, Reduction, SampledTokens, logical_weights, policy_gradient_loss
 from scalerlt.learner.optimizer import ActorOptimizer
+from scalerlt.learner.traffic import CountedSchedule, LearnerRuns, LearnerTraffic, learner_traffic
 from scalerlt.models.ouro import OuroForCausalLM, Schedule
 
 OnPhase = Callable[[str], AbstractContextManager[None]]
@@ -50,6 +51,7 @@ class BackwardResult:
         prompt_tokens: tokens of the prompts that were run, once for each response.
         padded_tokens: places of the micro-batches that held no token; counted nowhere else.
         microbatches: forward and backward passes.
+        runs: of the model's parts in these passes.
         statistics: the objective's, and those of `mismatch` where every trained response has its rollout's log-probs;
             none when nothing was trained.
     """
@@ -59,6 +61,7 @@ class BackwardResult:
     prompt_tokens: int
     padded_tokens: int
     microbatches: int
+    runs: LearnerRuns
     statistics: dict[str, float] = field(default_factory=dict)
 
 
@@ -130,13 +133,15 @@ class ActorUpdate:
         """
         weights = logical_weights([response.trained for response in responses], self.reduction)
         kept = [index for index, weight in enumerate(weights) if bool(weight.any())]
+        schedule = CountedSchedule(self._schedule)
         losses: list[Tensor] = []
         parts: list[SampledTokens] = []
         padded_tokens = 0
         for picked in microbatches([responses[index].rows for index in kept], self._microbatch_tokens):
             chosen = [kept[index] for index in picked]
             chosen_responses = [responses[index] for index in chosen]
-            loss, tokens = self._microbatch(chosen_responses, [weights[index] for index in chosen], on_phase)
+            chosen_weights = [weights[index] for index in chosen]
+            loss, tokens = self._microbatch(chosen_responses, chosen_weights, schedule, on_phase)
             losses.append(loss)
             parts.append(tokens)
             rows = [response.rows for response in chosen_responses]
@@ -147,28 +152,48 @@ class ActorUpdate:
             prompt_tokens=sum(len(responses[index].prompt_tokens) for index in kept),
             padded_tokens=padded_tokens,
             microbatches=len(losses),
+            runs=LearnerRuns(
+                forward=schedule.forward,
+                recomputed=schedule.recomputed,
+                differentiated=schedule.differentiated,
+                rows=sum(responses[index].rows for index in kept),
+                targets=sum(len(responses[index].response_tokens) for index in kept),
+            ),
             statistics=self._statistics(parts),
         )
 
+    def traffic(self, result: StepResult) -> LearnerTraffic:
+        """Bytes that a step of this learner moved."""
+        return learner_traffic(
+            self.model,
+            result.runs,
+            microbatches=result.microbatches,
+            readouts=self.model.config.total_ut_steps if self._objective.all_loops else 1,
+            master_bytes=self.optimizer.master_bytes,
+            optimizer=self.optimizer.step_traffic(updated=result.updated) if result.microbatches else 0,
+        )
+
     def _microbatch(
-        self, responses: list[TrainingResponse], weights: list[Tensor], on_phase: OnPhase
+        self,
+        responses: list[TrainingResponse],
+        weights: list[Tensor],
+        schedule: CountedSchedule,
+        on_phase: OnPhase,
     ) -> tuple[Tensor, SampledTokens]:
         with on_phase("forward"):
-            tokens = self._evaluate(responses, weights)
+            tokens = self._evaluate(responses, weights, schedule)
             loss = self._objective.loss(tokens)
-        with on_phase("backward"):
+        with on_phase("backward"), schedule.recomputing():
             loss.backward()
             self.optimizer.accumulate()
         return loss.detach(), tokens.trained()
 
-    def _evaluate(self, responses: list[TrainingResponse], weights: list[Tensor]) -> SampledTokens:
+    def _evaluate(self, responses: list[TrainingResponse], weights: list[Tensor], schedule: Schedule) -> SampledTokens:
         batch = pad(responses, self.model.device)
         if self._objective.all_loops:
-            evaluated = loop_logprobs(self.model, batch, temperature=self._temperature, schedule=self._schedule)
+            evaluated = loop_logprobs(self.model, batch, temperature=self._temperature, schedule=schedule)
         else:
-            evaluated = logprobs(
-                self._logprob, self.model, batch, temperature=self._temperature, schedule=self._schedule
-            )
+            evaluated = logprobs(self._logprob, self.model, batch, temperature=self._temperature, schedule=schedule)
         advantages = torch.tensor([[response.advantage] for response in responses], dtype=torch.float64)
         return SampledTokens(
             logprobs=evaluated,

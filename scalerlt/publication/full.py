@@ -20,10 +20,14 @@ class FullPublication:
 
     Args:
         engine: whose model holds weights of its own, not the learner's tensors.
+
+    Attributes:
+        bytes_moved: of the newest update so far: the learner's tensors, read, and the engine's, written.
     """
 
     def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine
+        self.bytes_moved = 0
         self._newest = engine.weight_version
         self._open = False
         self._missing: set[str] = set()
@@ -46,6 +50,7 @@ class FullPublication:
         self._newest, self._open = version, True
         self._missing = {name for name, _ in self._engine.model.named_parameters()}
         self._faults = []
+        self.bytes_moved = 0
         self._engine.blocked = f"the update to weight version {version} is not finished, so nothing can be generated"
 
     def update(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -62,6 +67,7 @@ class FullPublication:
                     self._faults.append(fault)
                 else:
                     parameters[name].copy_(tensor)
+                    self.bytes_moved += tensor.nbytes + parameters[name].nbytes
                 self._missing.discard(name)
 
     def finish(self) -> None:

@@ -42,6 +42,10 @@ class RolloutStats:
         decode_steps: decode batches.
         peak_active: most sequences in flight at once.
         kv_cache_bytes: size of the preallocated K/V pool.
+        loop_runs: batched runs of a loop; each reads the weights of the layers once.
+        gate_runs: loops after which the exit gate was asked.
+        kv_rows_read: K/V of one token in one loop, all layers, that attention or a copy read; see `RolloutTraffic`.
+        kv_rows_written: those that were written.
     """
 
     generated_tokens: int = 0
@@ -54,6 +58,10 @@ class RolloutStats:
     decode_steps: int = 0
     peak_active: int = 0
     kv_cache_bytes: int = 0
+    loop_runs: int = 0
+    gate_runs: int = 0
+    kv_rows_read: int = 0
+    kv_rows_written: int = 0
 
     @property
     def mean_executed_depth(self) -> float:
@@ -206,23 +214,36 @@ class _Generation:
         self.stats.prompt_tokens += sum(lengths)
         self.stats.padded_tokens += count * width - sum(lengths)
         self.stats.recurrent_rows += full_depth * sum(lengths)
+        self.stats.loop_runs += full_depth
+        self.stats.kv_rows_read += full_depth * sum(lengths)
+        self.stats.kv_rows_written += full_depth * sum(lengths)
         self._draw(slots, hidden[torch.arange(count, device=device), last], [full_depth] * count)
 
     def decode(self) -> None:
         """Feeds the newest token of every active sequence and draws the next."""
         slots = slice(0, len(self.active))
+        positions = [s.length for s in self.active]
+        forced_depths = [s.forced_depth for s in self.active]
         hidden, depths = run_loops(
             self.model,
             self.cache,
             self.tokens[slots],
             self.positions[slots],
-            used=1 + max(s.length for s in self.active),
+            used=1 + max(positions),
             rule=self.exit_rule,
-            forced_depths=[s.forced_depth for s in self.active],
+            forced_depths=forced_depths,
         )
         self.stats.decode_steps += 1
         self.stats.decode_depths.update(depths)
         self.stats.recurrent_rows += sum(depths)
+        self.stats.loop_runs += max(depths)
+        if self.exit_rule is not None and self.exit_rule.asks_gate and None in forced_depths:
+            self.stats.gate_runs += max(depths)
+        full_depth = self.model.config.total_ut_steps
+        for position, depth in zip(positions, depths, strict=True):
+            # A token that stopped early is read once more, for the copies in the deeper loops.
+            self.stats.kv_rows_read += depth * (position + 1) + (depth < full_depth)
+            self.stats.kv_rows_written += full_depth
         self._draw(slots, hidden, depths)
 
     def _draw(self, slots: slice, hidden: Tensor, depths: list[int]) -> None:
@@ -268,5 +289,7 @@ class _Generation:
                 source = len(self.active)
                 self.active[slot] = moved
                 self.cache.move(source, slot, moved.length)
+                self.stats.kv_rows_read += self.model.config.total_ut_steps * moved.length
+                self.stats.kv_rows_written += self.model.config.total_ut_steps * moved.length
                 for state in (self.tokens, self.positions, self.seeds, self.temperatures):
                     state[slot] = state[source]

@@ -61,7 +61,8 @@ def run_loops(
         leaving, staying = stopping.nonzero()[:, 0], (~stopping).nonzero()[:, 0]
         hidden[slots[leaving]] = x[leaving, 0]
         depths[slots[leaving]] = loop
-        cache.copy_to_deeper(slots[leaving], positions[leaving], loop)
+        if loop < full_depth:
+            cache.copy_to_deeper(slots[leaving], positions[leaving], loop)
         if not len(staying):
             break
         if len(leaving):

@@ -40,7 +40,7 @@ def values(recorder: Recorder) -> dict[str, object]:
 def test_a_cell_leaves_every_figure(tmp_path: Path, rollouts: Path, checkpoint: str, precision: str):
     recorder = measure(tmp_path, rollouts, checkpoint=checkpoint, precision=precision)
     found = values(recorder)
-    assert recorder.passes == ["warm_up", "time", "memory", "reference"]
+    assert recorder.passes == ["warm_up", "time", "memory", "bandwidth", "reference"]
     assert recorder.notes == []
 
     samples = recorded_samples(make_cell(rollouts))
@@ -191,3 +191,33 @@ def test_the_record_is_strict_json(tmp_path: Path, rollouts: Path):
     for metric in recorder.metrics.values():
         assert not isinstance(metric.value, float) or math.isfinite(metric.value)
         json.dumps(metric.model_dump(), allow_nan=False)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bytes_moved_per_trained_token_and_their_share_of_the_bandwidth(tmp_path: Path, rollouts: Path, precision: str):
+    recorder = measure(tmp_path, rollouts, precision=precision)
+    found, name = values(recorder), "io_bytes_per_trained_token"
+    parts = ("weights", "gradients", "readout", "optimizer")
+    assert found[name] == pytest.approx(sum(found[f"{name}/{part}"] for part in parts))
+    # Two optimizer steps of AdamW: a bf16 weight has a master, which is rounded back.
+    width, back = (4, 0) if precision == "fp32" else (2, 4 + 2)
+    elements = found["parameter_bytes"] // width - (32 + 1)
+    clipping = 2 if make_cell(rollouts).optimizer.max_grad_norm else 0
+    per_weight = 4 * (1 + clipping + 1 + 2 * 3) + back
+    assert found[f"{name}/optimizer"] * found["trained_tokens"] == pytest.approx(2 * per_weight * elements)
+    shares = recorder.metrics["io_bandwidth_share"]
+    assert shares.scope == "actor_update"
+    assert shares.values == pytest.approx(
+        [
+            found[name] * found["trained_tokens"] / (second * found["copy_bandwidth"])
+            for second in recorder.metrics["actor_update_seconds"].values
+        ]
+    )
+
+
+def test_checkpoints_move_more_weights(tmp_path: Path, rollouts: Path):
+    name = "io_bytes_per_trained_token"
+    none, layer, loop = (values(measure(tmp_path, rollouts, checkpoint=c)) for c in ("none", "layer", "loop"))
+    assert none[f"{name}/weights"] < layer[f"{name}/weights"] < loop[f"{name}/weights"]
+    for part in ("gradients", "readout", "optimizer"):
+        assert none[f"{name}/{part}"] == layer[f"{name}/{part}"] == loop[f"{name}/{part}"]

@@ -14,6 +14,7 @@ from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.schema import Cell, load_cell
 
 SMALL = {
+    "model.weights": None,
     "batch.prompts_per_step": 2,
     "batch.group_size": 3,
     "batch.minibatch_responses": 6,
@@ -44,9 +45,9 @@ def test_the_cells_rule_reaches_the_engine(tmp_path: Path) -> None:
 
 def test_the_rule_of_a_cell() -> None:
     assert exit_rule(make_cell(rollout="dense")) is None
-    assert exit_rule(make_cell()) == ExitRule(0.5, 2, None)
-    values = {"rollout.exit_threshold": 0.8, "rollout.min_loops": 1, "rollout.max_loops": 3}
-    assert exit_rule(make_cell(values)) == ExitRule(0.8, 1, 3)
+    assert exit_rule(make_cell()) == ExitRule(0.8, 2, None)
+    values = {"rollout.exit_threshold": 0.5, "rollout.min_loops": 1, "rollout.max_loops": 3}
+    assert exit_rule(make_cell(values)) == ExitRule(0.5, 1, 3)
 
 
 @pytest.mark.parametrize(

@@ -204,8 +204,9 @@ def test_combinations_that_make_no_sense_are_ruled_out_with_a_reason(tmp_path: P
 
 
 def test_old_log_probs_enter_the_identity_only_when_they_are_not_the_rollouts():
+    fresh = {"model.weights": None}
     inputs = {"task.rollouts": FileInput(path="rollouts.jsonl", sha256="0" * 64)}
-    usual = scientific_keys(load_cell(plain_config()), inputs)["logprob"]
-    other = scientific_keys(load_cell(plain_config({"logprob.old": "dense"})), inputs)["logprob"]
+    usual = scientific_keys(load_cell(plain_config(fresh)), inputs)["logprob"]
+    other = scientific_keys(load_cell(plain_config({**fresh, "logprob.old": "dense"})), inputs)["logprob"]
     assert usual == {"name": "dense"}
     assert other == {"name": "dense", "old": "dense"}

@@ -38,7 +38,7 @@ def measure(cell: Cell, directory: Path) -> tuple[dict[str, Metric], Recorder]:
 
 def test_a_cell_leaves_every_figure(tmp_path: Path) -> None:
     metrics, recorder = measure(make_cell(), tmp_path)
-    assert recorder.passes == ["warm_up", "time", "phases", "memory", "reference"]
+    assert recorder.passes == ["warm_up", "time", "phases", "memory", "bandwidth", "reference"]
     assert recorder.notes == []
     # 2 prompts x 3 responses of exactly 5 tokens; the last token of each is not fed back.
     prompt_tokens = sum(len(request.prompt_tokens) for request in requests_of(make_cell()))
@@ -128,3 +128,29 @@ def test_a_response_of_one_token_has_no_decode_throughput(tmp_path: Path) -> Non
 def test_seeds_of_requests_are_distinct_over_cells_and_requests() -> None:
     seeds = {request_seed(seed, index) for seed in range(50) for index in range(200)}
     assert len(seeds) == 50 * 200
+
+
+def test_bytes_moved_per_generated_token_and_their_share_of_the_bandwidth(tmp_path: Path) -> None:
+    metrics, recorder = measure(make_cell(), tmp_path)
+    value = {name: metric.value for name, metric in metrics.items()}
+    parts = ("weights", "kv_read", "kv_written", "readout")
+    name = "io_bytes_per_generated_token"
+    assert value[name] == pytest.approx(sum(value[f"{name}/{part}"] for part in parts))
+    assert {metrics[f"{name}/{part}"].unit for part in parts} == {"B/token"}
+    # 4 loops x 2 layers of K and V of 2 heads x 16 numbers x 4 bytes, for each token that was fed in, and those moved.
+    row = 2 * 4 * 2 * 2 * 16 * 4
+    assert value[f"{name}/kv_written"] * 30 >= row * (value["prompt_tokens"] + 6 * 4)
+    shares = metrics["io_bandwidth_share"]
+    assert shares.scope == "rollout"
+    assert shares.values == pytest.approx(
+        [30 * value[name] / (second * value["copy_bandwidth"]) for second in metrics["rollout_seconds"].values or []]
+    )
+    assert recorder.passes.index("bandwidth") > recorder.passes.index("time")
+
+
+def test_without_room_for_the_copy_the_share_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalerlt.measure.bandwidth.COPIED_BYTES", {"cpu": 2**60})
+    metrics, _ = measure(make_cell(), tmp_path)
+    assert "no room" in (metrics["copy_bandwidth"].reason or "")
+    assert metrics["io_bandwidth_share"].status == metrics["copy_bandwidth"].status == "not_measured"
+    assert metrics["io_bytes_per_generated_token"].status == "measured"

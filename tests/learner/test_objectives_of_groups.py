@@ -215,8 +215,8 @@ def test_a_mean_per_micro_batch_would_be_seen(objective, kind: str, monkeypatch:
     _, gradient = gradient_of(responses, objective, kind=kind)
     honest = ActorUpdate._microbatch
 
-    def local_mean(self, chosen, weights, on_phase):
-        return honest(self, chosen, logical_weights([r.trained for r in chosen], "token_mean"), on_phase)
+    def local_mean(self, chosen, weights, *rest):
+        return honest(self, chosen, logical_weights([r.trained for r in chosen], "token_mean"), *rest)
 
     monkeypatch.setattr(step_module.ActorUpdate, "_microbatch", local_mean)
     _, whole = gradient_of(responses, objective, kind=kind)

@@ -263,3 +263,12 @@ def test_weights_do_not_change_under_a_running_generation() -> None:
     engine.generate(requests())
     assert set(refused) == {"weight version 1 cannot be published while the engine generates"}
     publish(publication, 1, weights(learner))
+
+
+def test_bytes_of_an_update_are_those_read_and_those_written() -> None:
+    learner = small_model(torch.float32)
+    publication = FullPublication(NativeEngine(small_model(torch.bfloat16), concurrency=1))
+    elements = sum(parameter.numel() for parameter in learner.parameters())
+    for version in (1, 2):
+        publish(publication, version, weights(learner)[:4], weights(learner)[4:])
+        assert publication.bytes_moved == (4 + 2) * elements

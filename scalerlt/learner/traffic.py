@@ -1,0 +1,160 @@
+"""Bytes that a learner step moves, by what they are: weights, gradients, readout, optimizer."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from scalerlt.models.ouro import OuroForCausalLM, Result, Schedule
+
+Part = Literal["layer", "loop"]
+
+
+class CountedSchedule:
+    """A schedule whose runs are counted, those that it makes again during the backward pass too.
+
+    Attributes:
+        forward: runs of a physical layer and of a whole loop in the forward pass.
+        recomputed: the same in the backward pass.
+        differentiated: those of the forward pass that a backward pass goes through.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._counter = self.forward = Counter[Part]()
+        self.recomputed = Counter[Part]()
+        self.differentiated = Counter[Part]()
+
+    def layer(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
+        """`fn(*tensors)` as the schedule runs a layer."""
+        return self._schedule.layer(partial(self._run, "layer", fn), *tensors)
+
+    def loop(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
+        """`fn(*tensors)` as the schedule runs a loop."""
+        return self._schedule.loop(partial(self._run, "loop", fn), *tensors)
+
+    @contextmanager
+    def recomputing(self) -> Iterator[None]:
+        """The backward pass: what runs inside runs again."""
+        self._counter = self.recomputed
+        yield
+        self._counter = self.forward
+
+    def _run(self, part: Part, fn: Callable[..., Result], *tensors: Tensor) -> Result:
+        self._counter[part] += 1
+        if self._counter is self.forward and torch.is_grad_enabled():
+            self.differentiated[part] += 1
+        return fn(*tensors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerRuns:
+    """What ran in the forward and backward passes of one optimizer step.
+
+    Attributes:
+        forward, recomputed, differentiated: as `CountedSchedule` counts them.
+        rows: tokens of the micro-batches, without padding.
+        targets: response tokens whose log-probs were evaluated.
+    """
+
+    forward: Counter[Part]
+    recomputed: Counter[Part]
+    differentiated: Counter[Part]
+    rows: int
+    targets: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerTraffic:
+    """Algorithmic traffic of a learner step in bytes: each operand once for each product that it is an operand of.
+
+    What no implementation has to move is left out: padding, and an operand that a kernel reads again; and so are
+    activations, K and V among them. A step therefore moves at least so much.
+
+    Attributes:
+        weights: each run of a layer and of a final norm reads its weights once in the forward pass, when it is computed
+            again, and in the backward pass; the embedding's row of each token is read once. (Computing a region again,
+            torch's checkpoint stops before the last product, with a norm's weight: counted all the same.)
+        gradients: each product that gives the gradient of a weight writes it once, and reads once what it adds to; a
+            fresh sum begins with the optimizer step, or with each micro-batch where there are master weights, to whose
+            gradients the sum is then added. The embedding's is written whole.
+        readout: the output head is read once in the forward and once in the backward pass; logits are written and read
+            once, and so is their gradient.
+        optimizer: `ActorOptimizer.step_traffic`.
+    """
+
+    weights: int
+    gradients: int
+    readout: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.readout + self.optimizer
+
+
+def learner_traffic(
+    model: OuroForCausalLM,
+    runs: LearnerRuns,
+    *,
+    microbatches: int,
+    readouts: int,
+    master_bytes: int,
+    optimizer: int,
+) -> LearnerTraffic:
+    """What one optimizer step moved.
+
+    Args:
+        model: with the shapes and dtypes of the one that was trained.
+        runs: what ran.
+        microbatches: forward and backward passes.
+        readouts: loops after which each evaluation of the model is read out.
+        master_bytes: size of the gradients that are accumulated in master weights; 0: in the parameters themselves.
+        optimizer: bytes of the optimizer's step.
+    """
+    if not microbatches:
+        return LearnerTraffic(weights=0, gradients=0, readout=0, optimizer=optimizer)
+    config, size = model.config, model.dtype.itemsize
+    layers, norm = _nbytes(model.model.layers.parameters()), _nbytes(model.model.norm.parameters())
+    embedding, head = _nbytes(model.model.embed_tokens.parameters()), _nbytes(model.lm_head.parameters())
+
+    def read(counted: Counter[Part]) -> int:
+        return counted["layer"] * layers // config.num_hidden_layers + counted["loop"] * norm
+
+    # The embedding and the readouts come once with every K loops, and every micro-batch is evaluated the same way.
+    evaluations, differentiated = (
+        counted["loop"] // (config.total_ut_steps * microbatches) for counted in (runs.forward, runs.differentiated)
+    )
+    sums = microbatches if master_bytes else 1
+
+    def summed(nbytes: int, products: int) -> int:
+        return (2 * products - sums) * nbytes
+
+    gradients = (
+        summed(layers, runs.differentiated["layer"] // config.num_hidden_layers)
+        + summed(norm, runs.differentiated["loop"])
+        + summed(head, readouts * differentiated * microbatches)
+        + summed(embedding, differentiated * microbatches)
+    )
+    if master_bytes:
+        gradients += microbatches * (layers + norm + head + embedding) + (2 * microbatches - 1) * master_bytes
+    logits = runs.targets * config.vocab_size * size
+    return LearnerTraffic(
+        weights=read(runs.forward)
+        + read(runs.recomputed)
+        + read(runs.differentiated)
+        + evaluations * runs.rows * config.hidden_size * size,
+        gradients=gradients,
+        readout=readouts * (evaluations + differentiated) * (microbatches * head + 2 * logits),
+        optimizer=optimizer,
+    )
+
+
+def _nbytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
