@@ -1,62 +1,69 @@
-"""The intervals of reward claims: over seeds, and over the problems that one policy answers before and after.
+"""Student's t over a sample of independent values, the base of every interval over cohorts, seeds and problems.
 
-Both are two-sided at 95 %; where one bound alone is shown it is that interval's lower end, which a one-sided claim at
-95 % would allow to be a little higher.
+All intervals are two-sided, at 95 % unless another confidence is asked for; where one bound alone is shown it is that
+interval's lower end, which a one-sided claim at 95 % would allow to be a little higher.
 """
 
 import math
+import sys
 from collections.abc import Sequence
-from statistics import NormalDist, mean, stdev
+from statistics import mean, stdev
 
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 CONFIDENCE = 0.95
 SEEDS_FOR_AN_INTERVAL = 5
 """With fewer seeds all are shown and no interval is."""
-_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+SMALLEST_P = sys.float_info.min
+"""What stands for a p-value below the smallest normal float (2.2e-308): none is ever 0."""
 
 
-def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Student's t interval of the mean, n - 1 degrees of freedom; None for fewer than `SEEDS_FOR_AN_INTERVAL`."""
+def student_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """Student's t interval of the mean, n - 1 degrees of freedom.
+
+    Returns:
+        None for fewer than two values and where one of them is not finite. Equal values have an interval of no width.
+    """
     n = len(values)
-    if n < SEEDS_FOR_AN_INTERVAL:
+    if n < 2 or not all_finite(values):
         return None
-    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * stdev(values) / math.sqrt(n)
+    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * _deviation(values) / math.sqrt(n)
     return mean(values) - half, mean(values) + half
 
 
-def paired_lower_bound(both: int, gained: int, lost: int, neither: int) -> float:
-    """Lower end of the interval of p_after - p_before for two answers to each of the same n problems.
+def student_p(values: Sequence[float], null: float) -> float | None:
+    """Two-sided p-value of Student's t test that the mean is `null`; at least `SMALLEST_P`.
 
-    Newcombe's score interval for paired proportions (method 10 in Statistics in Medicine 17, 1998, 2635-2650): the
-    Wilson intervals of both proportions, joined by their correlation, which is corrected for continuity.
-
-    Args:
-        both: problems that are right before and after.
-        gained: right after only.
-        lost: right before only.
-        neither: wrong before and after.
-
-    Raises:
-        ValueError: there is no problem.
+    Returns:
+        None for fewer than two values, where one of them is not finite, and where all are equal.
     """
-    n = both + gained + lost + neither
-    if n == 0:
-        raise ValueError("no problem was answered before and after")
-    after, before = (both + gained) / n, (both + lost) / n
-    below_after = after - _wilson(both + gained, n)[0]
-    above_before = _wilson(both + lost, n)[1] - before
-    agreement = both * neither - gained * lost
-    corrected = max(agreement - n / 2, 0) if agreement > 0 else agreement
-    margins = (both + gained) * (lost + neither) * (both + lost) * (gained + neither)
-    correlation = corrected / math.sqrt(margins) if margins else 0.0
-    square = below_after**2 - 2 * correlation * below_after * above_before + above_before**2
-    return after - before - math.sqrt(max(square, 0.0))
+    n = len(values)
+    if n < 2 or not all_finite(values):
+        return None
+    error = _deviation(values) / math.sqrt(n)
+    return None if error == 0 else no_zero(2 * float(stdtr(n - 1, -abs(mean(values) - null) / error)))
 
 
-def _wilson(successes: int, n: int) -> tuple[float, float]:
-    """Wilson's score interval of one proportion."""
-    share, z2 = successes / n, _Z**2
-    centre = share + z2 / (2 * n)
-    half = _Z * math.sqrt(share * (1 - share) / n + z2 / (4 * n**2))
-    return (centre - half) / (1 + z2 / n), (centre + half) / (1 + z2 / n)
+def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Student's t interval of the mean over seeds; None for fewer than `SEEDS_FOR_AN_INTERVAL`, too."""
+    return None if len(values) < SEEDS_FOR_AN_INTERVAL else student_interval(values)
+
+
+def no_zero(p: float) -> float:
+    """A p-value, raised to the smallest that is ever given."""
+    return max(p, SMALLEST_P)
+
+
+def all_finite(values: Sequence[float]) -> bool:
+    """Whether every value is a finite float, or an integer within a float's range."""
+    try:
+        return all(map(math.isfinite, values))
+    except OverflowError:
+        return False
+
+
+def _deviation(values: Sequence[float]) -> float:
+    try:
+        return stdev(values)
+    except OverflowError:
+        return math.inf

@@ -4,7 +4,7 @@ The seeds are the sample. Cells of one seed (other cohorts, other blocks) are no
 """
 
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import mean
 from typing import Literal
 
 from scalerlt.analysis.intervals import SEEDS_FOR_AN_INTERVAL, t_interval
@@ -33,12 +33,14 @@ def over_seeds(over: Over, values: Sequence[tuple[Scalar, float]]) -> tuple[floa
     by_seed: dict[Scalar, list[float]] = {}
     for seed, figure in values:
         by_seed.setdefault(seed, []).append(figure)
-    seeds = [fmean(found) for found in by_seed.values()]
+    seeds = [mean(found) for found in by_seed.values()]
     several = f"{len(values)} cells of {len(seeds)} seeds; those of one seed are averaged first"
     remark = several if len(seeds) < len(values) else None
     if over == "mean":
-        return fmean(seeds), remark
+        return mean(seeds), remark
     interval = t_interval(seeds)
+    if interval is None and len(seeds) >= SEEDS_FOR_AN_INTERVAL:
+        return None, "a seed's figure is not finite"
     if interval is None:
         return None, f"an interval over seeds takes {SEEDS_FOR_AN_INTERVAL} of them, and there are {len(seeds)}"
     return interval[0 if over == "interval from" else 1], remark

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from scalerlt.analysis.intervals import paired_lower_bound
+from scalerlt.analysis.accuracy import paired_accuracy
+from scalerlt.analysis.answers import with_answers
 from scalerlt.analysis.marks import MEASURED
 from scalerlt.analysis.reading import CellResult, SweepResults
 from scalerlt.analysis.rows import is_number
@@ -50,7 +51,7 @@ def with_training(sweep: SweepResults) -> SweepResults:
             case "gsm8k_reward":
                 cells.append(_trained(cell, sweep.path, sources, problems))
             case "gsm8k_eval":
-                cells.append(_evaluated(cell))
+                cells.append(_evaluated(with_answers(cell, sweep.path, sources, problems)))
             case _:
                 cells.append(cell)
     return replace(sweep, cells=cells, sources=sorted(sources), problems=[*sweep.problems, *problems])
@@ -131,20 +132,22 @@ def _lower_bound(before: SampleFile, after: SampleFile, points: float) -> Metric
         return Metric(status="not_measured", unit="point", reason=reason)
 
     try:
-        first, last = (
-            {sample.problem_id: sample.reward > 0 for sample in read_samples(file.path).samples}
-            for file in (before, after)
-        )
+        samples = [read_samples(file.path).samples for file in (before, after)]
     except UserError as error:
         return unpaired(str(error).removeprefix(f"samples file {before.path.parent}/"))
+    first, last = ({sample.problem_id: sample.reward > 0 for sample in found} for found in samples)
     if first.keys() != last.keys() or not first:
         return unpaired("the evaluations before and after training are not of the same problems")
+    if not len(samples[0]) == len(samples[1]) == len(first):
+        return unpaired("a problem has more than one answer")
     pairs = [(first[problem], last[problem]) for problem in first]
     gained, lost = pairs.count((False, True)), pairs.count((True, False))
     if not math.isclose(100 * (gained - lost) / len(pairs), points, abs_tol=1e-6):
         return unpaired(f"the samples show a gain of {100 * (gained - lost) / len(pairs):g} points, not {points:g}")
-    bound = paired_lower_bound(pairs.count((True, True)), gained, lost, pairs.count((False, False)))
-    return Metric(value=100 * bound, unit="point", method=PAIRED)
+    compared = paired_accuracy([early for early, _ in pairs], [late for _, late in pairs])
+    if compared.low is None:
+        return unpaired(str(compared.note))
+    return Metric(value=100 * compared.low, unit="point", method=PAIRED)
 
 
 def _evaluated(cell: CellResult) -> CellResult:

@@ -7,7 +7,8 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalerlt.analysis.intervals import paired_lower_bound, t_interval
+from scalerlt.analysis.intervals import t_interval
+from scalerlt.analysis.proportions import newcombe_interval
 from scalerlt.analysis.seeds import over_seeds
 
 
@@ -21,7 +22,7 @@ from scalerlt.analysis.seeds import over_seeds
 )
 def test_the_paired_bound_is_the_published_one(counts: tuple[int, int, int, int], published: float) -> None:
     digits = len(str(published).partition(".")[2])
-    assert round(paired_lower_bound(*counts), digits) == published
+    assert round(newcombe_interval(*counts)[0], digits) == published
 
 
 def test_the_paired_bound_by_hand() -> None:
@@ -30,7 +31,7 @@ def test_the_paired_bound_by_hand() -> None:
     phi = 950 / math.sqrt(70 * 30 * 50 * 50)
     down, up = 0.7 - 0.604154, 0.596168 - 0.5
     expected = 0.2 - math.sqrt(down**2 - 2 * phi * down * up + up**2)
-    assert paired_lower_bound(45, 25, 5, 25) == pytest.approx(expected, abs=2e-6)
+    assert newcombe_interval(45, 25, 5, 25)[0] == pytest.approx(expected, abs=2e-6)
 
 
 counts = st.integers(0, 400)
@@ -40,15 +41,15 @@ counts = st.integers(0, 400)
 def test_the_paired_bound_lies_below_the_gain_and_is_a_difference(a: int, b: int, c: int, d: int) -> None:
     if a + b + c + d == 0:
         with pytest.raises(ValueError, match="no problem"):
-            paired_lower_bound(a, b, c, d)
+            newcombe_interval(a, b, c, d)[0]
         return
-    bound = paired_lower_bound(a, b, c, d)
+    bound = newcombe_interval(a, b, c, d)[0]
     assert -1 - 1e-12 <= bound <= (b - c) / (a + b + c + d) + 1e-12
-    assert paired_lower_bound(a, b + 1, c, d) > bound - 1e-12 or a + d == 0
+    assert newcombe_interval(a, b + 1, c, d)[0] > bound - 1e-12 or a + d == 0
 
 
 def test_a_correlated_pair_has_a_closer_bound_than_the_same_shares_unrelated() -> None:
-    assert paired_lower_bound(400, 100, 0, 500) > paired_lower_bound(200, 300, 200, 300)
+    assert newcombe_interval(400, 100, 0, 500)[0] > newcombe_interval(200, 300, 200, 300)[0]
 
 
 def test_the_bound_covers_what_it_says() -> None:
@@ -58,7 +59,7 @@ def test_the_bound_covers_what_it_says() -> None:
     above = 0
     for _ in range(trials):
         drawn = draw.choices(range(4), shares, k=n)
-        bound = paired_lower_bound(*(drawn.count(kind) for kind in range(4)))
+        bound = newcombe_interval(*(drawn.count(kind) for kind in range(4)))[0]
         above += bound > shares[1] - shares[2]
     assert 0.01 < above / trials < 0.04
 
