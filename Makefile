@@ -10,7 +10,7 @@ REPORTS ?= reports
 TORCH = torch==2.13.0
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
 
-.PHONY: install demo test lint test-core test-wheel clean
+.PHONY: install demo test lint test-core test-wheel test-browser clean
 
 install: $(VENV)/.installed
 
@@ -53,6 +53,14 @@ test-core:
 # The built wheel in an environment of its own, used from a folder that has its own conf/ and analysis/.
 test-wheel: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -q tests/packaging --run-packaging
+
+# The report's page, opened in a headless Chromium; skipped, with a word, where there is none.
+test-browser: $(VENV)/.installed-browser
+	$(VENV)/bin/python -m pytest -q tests/browser --run-browser
+
+$(VENV)/.installed-browser: $(VENV)/.installed-dev
+	$(PIP) $(TORCH) --editable '.[torch,dev,browser]'
+	@touch $@
 
 clean:
 	rm -rf .venv .venv-core build dist

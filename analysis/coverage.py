@@ -7,7 +7,7 @@ from statistics import median
 from scalerlt.analysis.marks import MEASURED, STATES
 from scalerlt.analysis.reading import CellResult
 from scalerlt.analysis.rows import Entry
-from scalerlt.analysis.specs import Column
+from scalerlt.analysis.table_spec import Column
 from scalerlt.analysis.tables import Line, Table, plain_entries
 from scalerlt.records.base import Scalar
 
@@ -22,7 +22,7 @@ def coverage_table(cells: Sequence[CellResult]) -> Table:
         name="coverage",
         caption="Sweep coverage: every planned cell, by experiment and state.",
         names=("experiment",),
-        columns=tuple(Column(name, name, "count") for name in ("cells", *states)),
+        columns=tuple(Column(metric=name, header=name, form="count") for name in ("cells", *states)),
         units=("",) * (1 + len(states)),
         lines=tuple(
             Line((name,), plain_entries([count.total(), *(count[state] for state in states)]))
@@ -74,10 +74,10 @@ def overhead_table(cells: Sequence[CellResult]) -> Table | None:
         "way its process was started.",
         names=("start",),
         columns=(
-            Column("attempts", "n", "count"),
-            Column("overhead_median", "median"),
-            Column("overhead_minimum", "minimum"),
-            Column("overhead_maximum", "maximum"),
+            Column(metric="attempts", header="n", form="count"),
+            Column(metric="overhead_median", header="median"),
+            Column(metric="overhead_minimum", header="minimum"),
+            Column(metric="overhead_maximum", header="maximum"),
         ),
         units=("", "seconds", "seconds", "seconds"),
         lines=tuple(Line((start,), _overhead(found)) for start, found in sorted(seconds.items())),

@@ -1,65 +1,69 @@
-"""How a figure is drawn: bars over an axis, or one figure against another.
+"""What all figures share: one style, looks that tell series apart in grey too, axes of amounts, and words on paper.
 
-Colours are safe for the colour-blind and differ in lightness; hatches, line styles and markers tell the series apart in
-grey. A cell without a number keeps its place, marked with its state. Thin lines are the range of the repeats.
+Colours are safe for the colour-blind (after Paul Tol's and Okabe and Ito's schemes) and differ in lightness; hatches,
+line styles and markers tell the series apart in grey.
 """
 
-import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from scalerlt.analysis.formatting import Scale, format_number
-from scalerlt.analysis.rows import Entry, Row, is_number
-from scalerlt.analysis.specs import FigureSpec
-from scalerlt.analysis.tables import label_text
-from scalerlt.records.base import Scalar
+from scalerlt.analysis.estimates import Estimate
+from scalerlt.analysis.figure_spec import Reach
+from scalerlt.analysis.formatting import one_line
 
-COLUMN_WIDTH, PAGE_WIDTH = 3.35, 6.9
-"""Widths in inches of one column and of the text of a two-column page."""
-BARS_IN_A_COLUMN = 16
+FONT = "DejaVu Sans"
+TEXT, SMALL = 7.0, 6.0
+"""Points, as printed: of labels, ticks and legends, and of the marks inside a panel. Nothing is smaller."""
+DOTS = 300
+"""Dots per inch of the PNG, at which words are measured, too."""
 
 STYLE: dict[str, object] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 7,
-    "axes.labelsize": 7,
+    "font.family": FONT,
+    "font.size": TEXT,
+    "axes.labelsize": TEXT,
+    "axes.titlesize": TEXT,
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "grid.linewidth": 0.4,
     "grid.color": "#d0d0d0",
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 6.5,
+    "xtick.labelsize": TEXT,
+    "ytick.labelsize": TEXT,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "xtick.major.size": 2.5,
     "ytick.major.size": 2.5,
-    "legend.fontsize": 7,
+    "legend.fontsize": TEXT,
+    "legend.title_fontsize": TEXT,
     "legend.frameon": False,
     "hatch.linewidth": 0.6,
     "lines.linewidth": 0.9,
     "lines.markersize": 5,
     "pdf.fonttype": 42,
-    "savefig.dpi": 300,
+    "savefig.dpi": DOTS,
     "text.parse_math": False,
 }
-COLORS = ["#004488", "#ddaa33", "#bb5566", "#9fd3c7", "#555555"]
-HATCHES = ["", "////", "....", "xxxx", "\\\\\\\\"]
-LINES = ["-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1))]
+COLORS = ["#004488", "#ddaa33", "#bb5566", "#9fd3c7", "#222222"]
 """Of each series; its lightness differs from that of the next."""
+HATCHES = ["", "////", "....", "xxxx", "\\\\\\\\"]
+LINES: list[Any] = ["-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1))]
 MARKERS = "os^Dv<>P"
+FILLS: list[Literal["full", "left", "bottom", "top"]] = ["full", "left", "bottom", "top"]
 MARK_COLOR = "#404040"
+EDGE: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.5}
 
 
 @contextmanager
@@ -69,192 +73,11 @@ def fixed_style() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """What one figure shows: its rows, and for each row the entry of each column.
-
-    Attributes:
-        along: the axes along the figure's `x`.
-        series: all series of the report, each with the colour of its place here.
-        scales: the unit of each column.
-    """
-
-    spec: FigureSpec
-    along: list[str]
-    series: list[Scalar]
-    scales: list[Scale]
-    rows: list[Row]
-    places: list[list[Entry]]
-
-    @property
-    def categories(self) -> list[str]:
-        """The values along the figure's `x`, in the order of the rows."""
-        return list(dict.fromkeys(self.category(row) for row in self.rows))
-
-    def category(self, row: Row) -> str:
-        """A row's values along the figure's `x`."""
-        return "\n".join(label_text(row.labels[axis]) for axis in self.along)
-
-    def present(self) -> list[int]:
-        """The series, by their place in `series`, that have a row here."""
-        return sorted({self.series_of(row) for row in self.rows})
-
-    def series_of(self, row: Row) -> int:
-        """The place of a row's series in `series`."""
-        return self.series.index(row.labels[self.spec.series])
-
-    def axis_label(self, column: int) -> str:
-        """What a column shows, and its unit."""
-        unit = self.scales[column].unit
-        return self.spec.columns[column].header + (f" ({unit})" if unit else "")
-
-
-def number(place: Entry) -> float | None:
-    """The number that can be drawn: a measured NaN or infinity cannot, and is marked by its word."""
-    return place.value if is_number(place.value) and math.isfinite(place.value) else None
-
-
-def word_of(place: Entry) -> str:
-    """What stands for a place that cannot be drawn: its state, or a measured NaN or infinity."""
-    return format_number(place.value) if is_number(place.value) else place.state.replace("_", " ")
-
-
-def draw_bars(drawing: Drawing) -> Figure:
-    """One panel of bars per column, grouped by the values along `x`."""
-    categories, present = drawing.categories, drawing.present()
-    wide = len(categories) * len(present) > BARS_IN_A_COLUMN
-    panels = len(drawing.spec.columns)
-    figure = new_figure(PAGE_WIDTH if wide else COLUMN_WIDTH, 0.65 + 1.35 * panels)
-    grid: list[Axes] = list(figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0])
-    width = 0.8 / len(present)
-    for panel, axes in enumerate(grid):
-        for row, places in zip(drawing.rows, drawing.places, strict=True):
-            series = drawing.series_of(row)
-            offset = (present.index(series) - (len(present) - 1) / 2) * width
-            position = categories.index(drawing.category(row)) + offset
-            _bar(axes, position, width, places[panel], drawing.scales[panel], series)
-        axes.set_ylabel(drawing.axis_label(panel))
-        number_axis(axes, "y")
-    crowded = sum(len(category) for category in categories) > (90 if wide else 44)
-    slant: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
-    grid[-1].set_xticks(range(len(categories)), categories, **slant)
-    grid[-1].set_xlim(-0.6, len(categories) - 0.4)
-    grid[-1].set_xlabel(", ".join(drawing.along))
-    for axes in grid:
-        axes.tick_params(axis="x", length=0)
-    handles = [_patch(series, label_text(drawing.series[series])) for series in present]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 5))
-    return figure
-
-
-def _bar(axes: Axes, position: float, width: float, place: Entry, scale: Scale, series: int) -> None:
-    value = number(place)
-    if value is None:
-        box = {"boxstyle": "square,pad=0.2", "facecolor": "white", "edgecolor": MARK_COLOR, "linestyle": (0, (3, 2))}
-        axes.annotate(
-            word_of(place),
-            (position, 0),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 4),
-            textcoords="offset points",
-            rotation=90,
-            ha="center",
-            va="bottom",
-            fontsize=5.5,
-            color=MARK_COLOR,
-            bbox={**box, "linewidth": 0.8},
-        )
-        return
-    axes.bar(
-        position,
-        scale.apply(value),
-        width * 0.9,
-        color=color_of(series),
-        hatch=HATCHES[series % len(HATCHES)],
-        edgecolor="black",
-        linewidth=0.4,
-    )
-    if place.minimum is not None and place.maximum is not None:
-        low, high = scale.apply(place.minimum), scale.apply(place.maximum)
-        axes.vlines(position, low, high, color="black", linewidth=0.8)
-        axes.hlines([low, high], position - width / 5, position + width / 5, color="black", linewidth=0.8)
-
-
-def draw_tradeoff(drawing: Drawing) -> Figure:
-    """The second column over the first: a marker per value along `x`, a line per series."""
-    shapes = {category: MARKERS[number % len(MARKERS)] for number, category in enumerate(drawing.categories)}
-    missing = [
-        (row, next(word_of(place) for place in places if number(place) is None))
-        for row, places in zip(drawing.rows, drawing.places, strict=True)
-        if any(number(place) is None for place in places)
-    ]
-    figure = new_figure(COLUMN_WIDTH, max(2.5, 1.2 + 0.135 * len(missing)))
-    axes = figure.subplots()
-    lines: dict[int, list[tuple[float, float]]] = {}
-    for row, places in zip(drawing.rows, drawing.places, strict=True):
-        across, up = (number(place) for place in places)
-        if across is not None and up is not None:
-            point = (drawing.scales[0].apply(across), drawing.scales[1].apply(up))
-            series = drawing.series_of(row)
-            lines.setdefault(series, []).append(point)
-            _point(axes, point, places[1], drawing.scales[1], shapes[drawing.category(row)], series)
-    for series, points in lines.items():
-        axes.plot(*zip(*points, strict=True), color=color_of(series), linestyle=line_of(series), zorder=1.5)
-    axes.set_xlabel(drawing.axis_label(0))
-    axes.set_ylabel(drawing.axis_label(1))
-    number_axis(axes, "x")
-    number_axis(axes, "y")
-    colors = [
-        Line2D([], [], color=color_of(series), linestyle=line_of(series), label=label_text(drawing.series[series]))
-        for series in drawing.present()
-    ]
-    markers = [_marker(shape, category.replace("\n", " "), "#888888") for category, shape in shapes.items()]
-    blank = Line2D([], [], linestyle="", label=" ")
-    pairs = itertools.zip_longest(colors, markers, fillvalue=blank)  # a legend fills its columns first
-    handles = [handle for pair in pairs for handle in pair]
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles) // 2, columnspacing=1.2)
-    if missing:
-        marks = [
-            _marker(shapes[drawing.category(row)], word, color_of(drawing.series_of(row))) for row, word in missing
-        ]
-        figure.legend(
-            handles=marks,
-            loc="outside right center",
-            title="no number",
-            title_fontsize=6.5,
-            fontsize=6,
-            handletextpad=0.3,
-        )
-    return figure
-
-
-def _point(axes: Axes, point: tuple[float, float], up: Entry, scale: Scale, shape: str, series: int) -> None:
-    if up.minimum is not None and up.maximum is not None:
-        axes.vlines(point[0], scale.apply(up.minimum), scale.apply(up.maximum), color="black", linewidth=0.7, zorder=2)
-    axes.plot(*point, marker=shape, color=color_of(series), markeredgecolor="black", markeredgewidth=0.5, zorder=3)
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of a size in inches, with the Agg canvas."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def new_figure(width: float) -> Figure:
+    """An empty figure of a width in inches, with the Agg canvas; its height follows from what is drawn."""
+    figure = Figure(figsize=(width, width), dpi=DOTS)
     FigureCanvasAgg(figure)
     return figure
-
-
-def number_axis(axes: Axes, which: Literal["x", "y"]) -> None:
-    """An axis of amounts: from zero, with round numbers."""
-    axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
-    axes.grid(axis=which)
-    highest = axes.dataLim.y1 if which == "y" else axes.dataLim.x1
-    setter = axes.set_ylim if which == "y" else axes.set_xlim
-    setter(0, highest * 1.08 if math.isfinite(highest) and highest > 0 else 1)
-
-
-def _patch(series: int, label: str) -> Patch:
-    hatch = HATCHES[series % len(HATCHES)]
-    return Patch(facecolor=color_of(series), hatch=hatch, edgecolor="black", linewidth=0.4, label=label)
 
 
 def color_of(series: int) -> str:
@@ -263,11 +86,186 @@ def color_of(series: int) -> str:
 
 
 def line_of(series: int) -> Any:
-    """The line style of a series, by its place."""
-    return LINES[series % len(LINES)]
+    """The line style of a series, by its place; two series of one colour differ in it."""
+    return LINES[(series + series // len(COLORS)) % len(LINES)]
 
 
-def _marker(shape: str, label: str, fill: str) -> Line2D:
+def marker_of(series: int) -> dict[str, Any]:
+    """The marker of a series, by its place; two series of one colour differ in it."""
+    return {"marker": MARKERS[series % len(MARKERS)], "fillstyle": FILLS[series // len(MARKERS) % len(FILLS)]}
+
+
+def area_of(series: int) -> dict[str, Any]:
+    """How an area of a series is filled, by its place; two series of one colour differ in their hatch."""
+    color = color_of(series)
+    hatch = HATCHES[(series + series // len(COLORS)) % len(HATCHES)]
+    return {"facecolor": color, "hatch": hatch, "edgecolor": "white" if _is_dark(color) and hatch else "black"}
+
+
+def _is_dark(color: str) -> bool:
+    return lightness(color) < 45
+
+
+def lightness(color: str) -> float:
+    """CIE L* of a colour, 0 to 100: what is left of it in grey."""
+    linear = [
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        for value in matplotlib.colors.to_rgb(color)
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return 116 * luminance ** (1 / 3) - 16 if luminance > 0.008856 else 903.3 * luminance
+
+
+def patch(series: int) -> Patch:
+    """A sample of the areas of a series."""
+    return Patch(**area_of(series), linewidth=0.4)
+
+
+def sample(series: int, *, line: bool = True, marker: bool = True) -> Line2D:
+    """A sample of the lines and markers of a series."""
     return Line2D(
-        [], [], linestyle="", marker=shape, color=fill, markeredgecolor="black", markeredgewidth=0.5, label=label
+        [],
+        [],
+        color=color_of(series),
+        linestyle=line_of(series) if line else "",
+        **(marker_of(series) if marker else {}),
+        **EDGE,
     )
+
+
+def draw_spread(
+    axes: Axes, place: float, shown: Estimate, *, color: str = "black", cap: float = 0.03, level: bool = False
+) -> None:
+    """How far an estimate spreads: its interval, with caps; else its cohorts, and a thin line for the repeats.
+
+    Args:
+        place: where it stands along the other axis.
+        cap: inches of half a cap.
+        level: whether the amounts run along x.
+    """
+    ends = shown.interval or shown.repeats
+    bars: dict[str, Any] = {"color": color, "linestyle": "-", "zorder": 4}
+    if shown.interval is not None:
+        bars |= {"linewidth": 0.9, "marker": "|" if level else "_", "markersize": 2 * cap * 72, "markeredgewidth": 0.9}
+    else:
+        bars |= {"linewidth": 0.6}
+    if ends is not None:
+        axes.plot(ends if level else (place, place), (place, place) if level else ends, **bars)
+    if shown.interval is None and len(shown.cohorts) > 1:
+        amounts, places = shown.cohorts, [place] * len(shown.cohorts)
+        points: dict[str, Any] = {"marker": "o", "markersize": 2.4, "markerfacecolor": "white", "linestyle": "", **EDGE}
+        axes.plot(*((amounts, places) if level else (places, amounts)), **points, zorder=5)
+
+
+def amount_axis(axes: Axes, which: Literal["x", "y"], reach: Reach, amounts: Sequence[float]) -> None:
+    """Limits, ticks and grid of an axis of amounts, for what is drawn along it."""
+    positive = [amount for amount in amounts if amount > 0]
+    if reach == "log" and positive and min(amounts) >= 0 and math.log10(max(positive)) - math.log10(min(positive)) >= 1:
+        _logarithmic_axis(axes, which, min(positive), max(positive), zeros=min(amounts) <= 0)
+        return
+    low, high = (min(amounts), max(amounts)) if amounts else (0.0, 1.0)
+    if reach == "fit":
+        margin = 0.08 * (high - low) or 0.05 * abs(high) or 0.05
+        floor = -0.03 * (high + margin) if low >= 0 else -math.inf  # what cannot be negative gets no axis below zero
+        low, high = max(low - margin, floor), high + margin
+    else:
+        low, high = 1.08 * min(low, 0.0), 1.08 * max(high, 0.0)
+        high = high if high > low else 1.0
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(lambda value, _: tick_text(value))
+    _limits(axes, which, low, high)
+    axes.grid(axis=which)
+
+
+def _limits(axes: Axes, which: Literal["x", "y"], low: float, high: float) -> None:
+    (axes.set_ylim if which == "y" else axes.set_xlim)(low, high)
+
+
+def tick_text(value: float) -> str:
+    """0.5; 12,500; 2e-7."""
+    if value and not 1e-3 <= abs(value) < 1e7:
+        mantissa, _, exponent = f"{value:.10g}".partition("e")
+        return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+    return f"{value:,.10g}"
+
+
+def _logarithmic_axis(axes: Axes, which: Literal["x", "y"], smallest: float, largest: float, *, zeros: bool) -> None:
+    """Whole powers of ten; where there are zeros, they lie below the first of them."""
+    low, high = math.floor(math.log10(smallest)), math.ceil(math.log10(largest))
+    scale = axes.set_yscale if which == "y" else axes.set_xscale
+    if zeros:
+        scale("symlog", linthresh=10.0**low, linscale=0.6)
+    else:
+        scale("log")
+    powers = [10.0**power for power in range(low, high + 1, math.ceil((high - low + 1) / 5))]
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_locator(FixedLocator([0.0, *powers] if zeros else powers))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"1e{round(math.log10(value))}" if value > 0 else "0")
+    _limits(axes, which, -0.3 * 10.0**low if zeros else 10.0**low, 10.0**high)
+    axes.grid(axis=which)
+
+
+def legible(text: str) -> str:
+    """Text in one line, in which a character that the font lacks is written as its code point (U+6A21)."""
+    return "".join(char if _has_glyph(char) else f"U+{ord(char):04X} " for char in one_line(text)).rstrip()
+
+
+@cache
+def _has_glyph(char: str) -> bool:
+    return char.isprintable() and get_font(findfont(FONT)).get_char_index(ord(char)) != 0
+
+
+@cache
+def width_of(text: str, points: float = TEXT) -> float:
+    """Width in inches of a line of text."""
+    font = FontProperties(family=FONT, size=points)
+    width, _, _ = renderer_of(_blank()).get_text_width_height_descent(text, font, False)
+    return float(width) / DOTS
+
+
+@cache
+def _blank() -> Figure:
+    return new_figure(1)
+
+
+def renderer_of(figure: Figure) -> Any:
+    """What knows how large the words of a figure are."""
+    canvas: Any = figure.canvas
+    return canvas.get_renderer()
+
+
+def release(figure: Figure) -> None:
+    """Let go of the canvas that a figure was measured or painted on: megabytes, for each figure of a report."""
+    FigureCanvasAgg(figure)
+
+
+def wrapped(text: str, inches: float, points: float = TEXT, *, anywhere: bool = True) -> list[str]:
+    """Text in lines of at most a width, broken behind blanks and punctuation, else anywhere.
+
+    Args:
+        anywhere: whether a word that is too long is broken; if not, its line is too wide.
+    """
+    lines, line = [], ""
+    for piece in _pieces(legible(text)):
+        if line and width_of((line + piece).rstrip(), points) > inches:
+            lines.append(line.rstrip())
+            line = ""
+        line += piece
+        while anywhere and width_of(line.rstrip(), points) > inches and len(line) > 1:
+            fits = next((n for n in range(len(line) - 1, 0, -1) if width_of(line[:n], points) <= inches), 1)
+            lines.append(line[:fits])
+            line = line[fits:]
+    return [*lines, line.rstrip()]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    piece = ""
+    for char in text:
+        piece += char
+        if char in " _-/.,:=+|":
+            yield piece
+            piece = ""
+    if piece:
+        yield piece

@@ -1,15 +1,16 @@
 """Records as pandas frames, for a notebook or a script: a row per cell, per metric of a cell, or per step."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from scalerlt.analysis.marks import MEASURED
-from scalerlt.analysis.reading import CellResult, read_runs
+from scalerlt.analysis.reading import CellResult, Runs, no_cycle_search, read_runs
 from scalerlt.analysis.rows import unit_of
 from scalerlt.analysis.series import SERIES_FILE, kind_of, stretches
+from scalerlt.records.base import Scalar
 from scalerlt.records.record import Metric
 from scalerlt.records.store import CellDirectory
 
@@ -89,18 +90,22 @@ def load_runs(path: str | Path) -> pd.DataFrame:
     Raises:
         UserError: `path` is no directory, or one metric was recorded in two units (both are named).
     """
-    runs = read_runs(path)
+    with no_cycle_search():
+        return _runs_frame(read_runs(path))
+
+
+def _runs_frame(runs: Runs) -> pd.DataFrame:
     cells = runs.cells
     columns = _typed(CELL_COLUMNS, [_cell_values(cell) for cell in cells])
     for axis in _in_order(cell.axes for cell in cells):
         name = f"axis.{axis}" if axis in columns else axis
         columns[name] = pd.Series([cell.axes.get(axis) for cell in cells], dtype="object")
     units = {}
-    for metric in sorted({metric for cell in cells for metric in cell.metrics}):
+    for metric, (values, found) in sorted(_measured_values(cells).items()):
         name = f"metric.{metric}" if metric in columns else metric
-        columns[name] = _metric_column([_measured_value(cell, metric) for cell in cells])
-        units[name] = unit_of(cells, metric)
-    frame = pd.DataFrame(columns)
+        columns[name] = _metric_column(values)
+        units[name] = unit_of(cells, metric) if len(found) > 1 else next(iter(found), "")
+    frame = pd.DataFrame(columns, copy=False)
     frame.attrs = {"problems": runs.all_problems, "units": units}
     return frame
 
@@ -118,7 +123,11 @@ def load_metrics(path: str | Path) -> pd.DataFrame:
     Raises:
         UserError: `path` is no directory.
     """
-    runs = read_runs(path)
+    with no_cycle_search():
+        return _metrics_frame(read_runs(path))
+
+
+def _metrics_frame(runs: Runs) -> pd.DataFrame:
     rows = [
         [cell.sweep, cell.cell_id, cell.state, name, *_metric_values(cell.metrics[name])]
         for cell in runs.cells
@@ -209,9 +218,18 @@ def _metric_values(metric: Metric) -> list[Any]:
     return [metric.status, value, metric.unit, metric.n, *ends, metric.scope, metric.method, metric.reason]
 
 
-def _measured_value(cell: CellResult, metric: str) -> Any:
-    figure = cell.metrics.get(metric)
-    return figure.value if figure is not None and cell.state == figure.status == MEASURED else None
+def _measured_values(cells: Sequence[CellResult]) -> dict[str, tuple[list[Scalar], set[str]]]:
+    """For each recorded metric its value in each cell, None where it was not measured, and the units of the values."""
+    columns: dict[str, tuple[list[Scalar], set[str]]] = {}
+    for place, cell in enumerate(cells):
+        for name, metric in cell.metrics.items():
+            if name not in columns:
+                columns[name] = [None] * len(cells), set()
+            if cell.state == metric.status == MEASURED and metric.value is not None:
+                values, units = columns[name]
+                values[place] = metric.value
+                units.add(metric.unit)
+    return columns
 
 
 def _metric_column(values: list[Any]) -> "pd.Series[Any]":

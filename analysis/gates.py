@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, TypeAdapter
@@ -52,6 +53,11 @@ class LearnerGate(Part):
     moments: Tolerance | None
 
 
+Gates = Mapping[str, LearnerGate | None]
+"""The gates by precision; None where a precision has none declared."""
+_GATES: TypeAdapter[Gates] = TypeAdapter(Gates)
+
+
 @dataclass(frozen=True)
 class Finding:
     """The verdict of one gate, and why it is not a PASS."""
@@ -72,14 +78,21 @@ def default_gates_file() -> Traversable:
     return files("scalerlt") / "conf" / "gates" / "default.yaml"
 
 
-def load_gates() -> dict[str, LearnerGate | None]:
-    """The shipped gates by precision; None where a precision has none declared."""
-    content = yaml.safe_load(default_gates_file().read_text(encoding="utf-8"))
-    del content["name"]
-    return TypeAdapter(dict[str, LearnerGate | None]).validate_python(content)
+@cache
+def load_gates() -> Gates:
+    """The shipped gates."""
+    return gates_from(yaml.safe_load(default_gates_file().read_text(encoding="utf-8")))
 
 
-def describe(gates: Mapping[str, LearnerGate | None]) -> list[str]:
+def gates_from(content: Any) -> Gates:
+    """The gates of a configuration's `gates`. Raises ValueError where they are none."""
+    if not isinstance(content, Mapping):
+        raise ValueError(f"gates are by precision, not {content!r}")
+    by_precision = {key: value for key, value in content.items() if key not in ("name", "_target_")}
+    return _GATES.validate_python(by_precision)
+
+
+def describe(gates: Gates) -> list[str]:
     """One line per precision: its tolerances."""
     lines = []
     for precision, gate in gates.items():
@@ -101,7 +114,7 @@ def describe(gates: Mapping[str, LearnerGate | None]) -> list[str]:
     return lines
 
 
-def judge(precision: str, metrics: Mapping[str, Metric], gates: Mapping[str, LearnerGate | None]) -> dict[str, Metric]:
+def judge(precision: str, metrics: Mapping[str, Metric], gates: Gates) -> dict[str, Metric]:
     """The gates of one `actor_update` cell, as metrics.
 
     Args:

@@ -30,9 +30,18 @@ GATES: dict[str, str] = {
 }
 """Meaning of every gate verdict."""
 
+COMPARISONS: dict[str, str] = {
+    "baseline": "what the other rows are compared with",
+    "BETTER": "the interval of the difference is above 0",
+    "NON_INFERIOR": "the interval of the difference is above the margin",
+    "UNCERTAIN": "the interval of the difference does not decide",
+    "DEGRADED": "the interval of the difference is below the margin",
+}
+"""Meaning of what stands where rows are compared."""
+
 
 def footnote(word: str, reason: str | None, count: int = 1, of: int = 1) -> str:
     """The footnote of a mark: the word and why; with how many of the cohorts, where there are several."""
     cohorts = f"{count} of {of} cohorts " if of > 1 else ""
-    why = reason or STATES.get(word) or GATES.get(word, "")
+    why = reason or {**STATES, **GATES, **COMPARISONS}.get(word, "")
     return f"{cohorts}{word}: {why}"

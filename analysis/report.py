@@ -4,27 +4,37 @@ The same records and plans give the same bytes: nothing of the time, the place o
 are read in the order of their names, and text is written as UTF-8 with plain line ends.
 """
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalerlt.analysis.coverage import coverage_table, overhead_table, unmeasured_table
-from scalerlt.analysis.drawing import fixed_style
-from scalerlt.analysis.figures import build_figures, save
-from scalerlt.analysis.gates import LearnerGate, default_gates_file, describe, judge, load_gates
-from scalerlt.analysis.page import render_page
-from scalerlt.analysis.reading import CellResult, SweepResults, read_runs
-from scalerlt.analysis.specs import FIGURES, TABLES
-from scalerlt.analysis.tables import Table, build_tables, to_csv, to_markdown
+from scalerlt.analysis.figure_spec import Figures, load_figures
+from scalerlt.analysis.figures import pictures as draw_pictures
+from scalerlt.analysis.gates import describe, load_gates
+from scalerlt.analysis.judging import judged
+from scalerlt.analysis.latex import preamble, to_latex
+from scalerlt.analysis.manifest import MANIFEST, manifest, outputs_of, sha256
+from scalerlt.analysis.reading import SweepResults, no_cycle_search, read_runs
+from scalerlt.analysis.report_html import render_html
+from scalerlt.analysis.report_markdown import render_markdown
+from scalerlt.analysis.saving import start_saving
+from scalerlt.analysis.spec_files import spec_files
+from scalerlt.analysis.table_spec import TableSpec, load_tables
+from scalerlt.analysis.tables import Table, build_all, to_csv, to_markdown
 from scalerlt.analysis.training import with_training
-from scalerlt.analysis.training_figures import build_training_figures
-from scalerlt.analysis.training_specs import TRAINING_FIGURES, TRAINING_TABLES
 from scalerlt.errors import UserError
 
-MANIFEST = "manifest.json"
-PAGE = "report.md"
+MARKDOWN, PAGE = "report.md", "report.html"
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """What tables and figures there are, and the digests of the files that say so, by name (`tables/NAME.yaml`)."""
+
+    tables: Sequence[TableSpec]
+    figures: Sequence[Figures]
+    digests: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Report:
         return [sweep.directory / name for sweep in self.sweeps for name in sweep.outputs]
 
 
-def build_report(runs: str | Path, out: str | Path) -> Report:
+def build_report(runs: str | Path, out: str | Path, specs: str | Path | None = None) -> Report:
     """Write tables, figures, page and manifest from the plans and records under `runs`, and from nothing else.
 
     Args:
@@ -64,19 +74,27 @@ def build_report(runs: str | Path, out: str | Path) -> Report:
         out: the report's directory. For a runs directory it gets one directory per sweep; for one sweep's directory
             it is itself that sweep's. Tables and figures there that an earlier manifest names and this report no
             longer has are removed.
+        specs: a directory with definitions of further tables and figures in `tables/` and `figures/`; one that has
+            the name of a shipped one takes its place.
 
     Raises:
-        UserError: there is no sweep, a metric was recorded in two units, or `out` cannot be written to.
+        UserError: there is no sweep, a definition is wrong, a metric was recorded in two units, or `out` cannot be
+            written to.
     """
-    found, out = read_runs(runs), Path(out)
+    with no_cycle_search():
+        return _build_report(Path(runs), Path(out), _definitions([] if specs is None else [Path(specs)]))
+
+
+def _build_report(runs: Path, out: Path, definitions: Definitions) -> Report:
+    found = read_runs(runs)
     if not found.sweeps:
         raise UserError(f"no sweep stands in {runs}; a sweep is a directory with plans/ in it")
     found = replace(found, sweeps=[with_training(sweep) for sweep in found.sweeps])
     reports = []
     for sweep in found.sweeps:
-        directory = out if sweep.path == Path(runs).resolve() else out / sweep.name
+        directory = out if sweep.path == runs.resolve() else out / sweep.name
         try:
-            reports.append(_build(sweep, directory))
+            reports.append(_build(sweep, directory, definitions))
         except OSError as error:
             raise UserError(
                 f"{error.filename or directory}: the report cannot be written ({error.strerror})"
@@ -84,81 +102,52 @@ def build_report(runs: str | Path, out: str | Path) -> Report:
     return Report(reports, found.all_problems)
 
 
-def _build(sweep: SweepResults, directory: Path) -> SweepReport:
-    gates = load_gates()
-    cells = judged(sweep.cells, gates)
-    tables = _tables(cells, sweep.swept)
-    contents = {f"tables/{table.name}.md": to_markdown(table) for table in tables}
-    contents |= {f"tables/{table.name}.csv": to_csv(table) for table in tables}
+def _definitions(directories: Sequence[Path]) -> Definitions:
+    digests = {
+        f"{kind}/{file.name}": sha256(file.read_bytes())
+        for kind in ("tables", "figures")
+        for file in spec_files(kind, directories)
+    }
+    return Definitions(load_tables(directories), load_figures(directories), digests)
+
+
+def _build(sweep: SweepResults, directory: Path, definitions: Definitions) -> SweepReport:
+    sweep = replace(sweep, cells=judged(sweep.cells, sweep.path))
     for name in ("tables", "figures"):
         (directory / name).mkdir(parents=True, exist_ok=True)
-    outputs: list[str] = []
-    with fixed_style():
-        pictures = [picture for spec in FIGURES for picture in build_figures(spec, cells, sweep.swept)]
-        pictures += [one for spec in TRAINING_FIGURES for one in build_training_figures(spec, cells, sweep.swept)]
-        for picture in pictures:
-            outputs += [f"figures/{path.name}" for path in save(picture, directory / "figures")]
-    contents[PAGE] = render_page(sweep, tables, pictures, describe(gates))
-    for name, text in contents.items():
-        (directory / name).write_bytes(text.encode())
-    outputs = sorted([*outputs, *contents])
-    _remove_stale(directory, outputs)
-    manifest = _manifest(sweep, directory, outputs)
-    (directory / MANIFEST).write_bytes((json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
-    return SweepReport(sweep.name, directory, [*outputs, MANIFEST], sweep.problems)
-
-
-def judged(cells: Sequence[CellResult], gates: Mapping[str, LearnerGate | None]) -> list[CellResult]:
-    """The cells, with the gates' verdicts among the metrics of every actor update that has a record."""
-    return [
-        replace(cell, metrics={**cell.metrics, **judge(str(cell.axes.get("precision")), cell.metrics, gates)})
-        if cell.record is not None and cell.axes.get("experiment") == "actor_update"
-        else cell
-        for cell in cells
-    ]
-
-
-def _tables(cells: list[CellResult], swept: Sequence[str]) -> list[Table]:
-    """All tables, coverage first."""
-    tables = [coverage_table(cells)]
-    if (unmeasured := unmeasured_table(cells)) is not None:
-        tables.append(unmeasured)
-    tables += [table for spec in (*TABLES, *TRAINING_TABLES) for table in build_tables(spec, cells, swept)]
-    if (overhead := overhead_table(cells)) is not None:
-        tables.append(overhead)
-    return tables
-
-
-def _manifest(sweep: SweepResults, directory: Path, outputs: list[str]) -> dict[str, object]:
-    return {
-        "schema_version": 1,
-        "sweep": sweep.name,
-        "outputs": {name: _sha256(directory / name) for name in outputs},
-        "gates": hashlib.sha256(default_gates_file().read_bytes()).hexdigest(),
-        "plans": {name: _sha256(sweep.path / name) for name in sweep.plans},
-        "records": {name: _sha256(sweep.path / name) for name, counts in sweep.records.items() if counts},
-        "superseded_records": {
-            name: _sha256(sweep.path / name) for name, counts in sweep.records.items() if not counts
-        },
-        **(
-            {"series_and_samples": {name: _sha256(sweep.path / name) for name in sweep.sources}}
-            if sweep.sources
-            else {}
-        ),
+    pictures = draw_pictures(definitions.figures, sweep.cells, sweep.swept)
+    saved = start_saving(pictures, directory / "figures")
+    tables = _tables(definitions.tables, sweep)
+    gates = describe(load_gates())
+    written = {
+        "tables/preamble.tex": preamble(),
+        **{f"tables/{table.name}.md": to_markdown(table) for table in tables},
+        **{f"tables/{table.name}.csv": to_csv(table) for table in tables},
+        **{f"tables/{table.name}.tex": to_latex(table) for table in tables},
+        MARKDOWN: render_markdown(sweep, tables, pictures, gates),
     }
+    outputs = {f"figures/{path.name}": path.read_bytes() for path in saved()}
+    images = {picture.name: outputs[f"figures/{picture.name}.png"] for picture in pictures}
+    written[PAGE] = render_html(sweep, tables, pictures, images, gates)
+    outputs |= {name: text.encode() for name, text in written.items()}
+    for name in written:
+        (directory / name).write_bytes(outputs[name])
+    _remove_stale(directory, outputs)
+    text = manifest(sweep, outputs, tables, pictures, definitions.digests)
+    (directory / MANIFEST).write_bytes(text.encode())
+    return SweepReport(sweep.name, directory, [*sorted(outputs), MANIFEST], sweep.problems)
 
 
-def _remove_stale(directory: Path, outputs: list[str]) -> None:
+def _tables(specs: Sequence[TableSpec], sweep: SweepResults) -> list[Table]:
+    """All tables, coverage first."""
+    about = [coverage_table(sweep.cells), unmeasured_table(sweep.cells)]
+    tables = [*about, *build_all(specs, sweep.cells, sweep.swept), overhead_table(sweep.cells)]
+    return [table for table in tables if table is not None]
+
+
+def _remove_stale(directory: Path, outputs: Collection[str]) -> None:
     """Remove what an earlier report left here and this one has not: an old table must not look like a new one."""
-    try:
-        earlier = json.loads((directory / MANIFEST).read_bytes())["outputs"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # no earlier report, or not ours
-    for name in set(earlier) - set(outputs):
+    for name in set(outputs_of(directory)) - set(outputs):
         place = (directory / name).resolve()
         if place.parent in ((directory / "tables").resolve(), (directory / "figures").resolve()):
             place.unlink(missing_ok=True)
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

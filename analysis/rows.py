@@ -1,7 +1,7 @@
 """From cells to rows: which axes tell the cells of a table apart, and what stands at each place of a row.
 
-Cells that differ only in seed or cohort are one row: its entries are medians over the cohorts, with their number, or
-what else the definition of a column asks for.
+Cells that differ only in seed, cohort or block are one row: its entries are medians over the cohorts, with their
+number, or what else the definition of a column asks for. Blocks of one cohort are averaged first.
 Nothing else is ever combined.
 """
 
@@ -10,9 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import TypeGuard
+from functools import lru_cache
+from statistics import mean, median
+from typing import Any, Literal, TypeGuard
 
+from scalerlt.analysis.bootstrap import bootstrap_interval
 from scalerlt.analysis.marks import MEASURED, footnote
 from scalerlt.analysis.reading import CellResult
 from scalerlt.analysis.seeds import Over, over_seeds
@@ -20,8 +22,10 @@ from scalerlt.errors import UserError
 from scalerlt.records.base import Scalar
 from scalerlt.records.record import Metric
 
-REPETITION = ("seed", "cohort")
+REPETITION = ("seed", "cohort", "block")
 """Axes whose values repeat a configuration."""
+Estimate = Literal[Over, "interquartile_mean"]
+"""How the cells of one row become one entry."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,13 @@ class Entry:
         maximum: largest of all repeats in all cohorts.
         repeats: number of repeats in all cohorts.
         notes: the footnotes of the entry.
+        sources: the records behind it, as paths relative to the sweep.
+        low: lower end of the interval, where the estimate has one.
+        high: upper end.
+        n: size of the sample behind an estimate with an interval: cohorts, seeds, or problems.
+        estimator: how such an estimate was made.
+        p: p-value of no difference from the baseline, corrected where the column says so.
+        verdict: of a comparison with a margin.
     """
 
     value: Scalar
@@ -55,6 +66,13 @@ class Entry:
     maximum: float | None = None
     repeats: int | None = None
     notes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    estimator: str | None = None
+    p: float | None = None
+    verdict: str | None = None
 
 
 def row_axes(cells: Sequence[CellResult], defining: Sequence[str], swept: Sequence[str]) -> list[str]:
@@ -64,7 +82,7 @@ def row_axes(cells: Sequence[CellResult], defining: Sequence[str], swept: Sequen
     already says their value: a row must not hide that it differs from the next in its model, too.
     """
     present = sorted({key for cell in cells for key in cell.axes}, key=lambda key: (key.count("."), key))
-    varying = [key for key in present if key not in REPETITION and len({_typed(cell, key) for cell in cells}) > 1]
+    varying = [key for key in present if key not in REPETITION and len({typed(cell, key) for cell in cells}) > 1]
     axes = [key for key in defining if key in present]
     ordered = [key for key in swept if key in varying] + [key for key in varying if key not in swept]
     for key in ordered:
@@ -82,50 +100,107 @@ def group_rows(cells: Sequence[CellResult], axes: Sequence[str]) -> list[Row]:
     """
     groups: dict[tuple[str, ...], list[CellResult]] = {}
     for cell in cells:
-        groups.setdefault(tuple(_typed(cell, axis) for axis in axes), []).append(cell)
+        groups.setdefault(tuple(typed(cell, axis) for axis in axes), []).append(cell)
     ranks = [_ranks([cell.axes.get(axis) for cell in cells]) for axis in axes]
     keys = sorted(groups, key=lambda key: [rank[value] for rank, value in zip(ranks, key, strict=True)])
     return [Row({axis: groups[key][0].axes.get(axis) for axis in axes}, groups[key]) for key in keys]
 
 
-def entry(cells: Sequence[CellResult], metric: str, over: Over = "median") -> Entry:
+def entry(
+    cells: Sequence[CellResult], metric: str, estimator: Estimate = "median", over: Literal["cohort", "seed"] = "cohort"
+) -> Entry:
     """What stands for a metric of one configuration's cells."""
-    found = [cell.metrics[metric] for cell in cells if _has_number(cell, metric)]
-    missing = Counter(_missing(cell, metric) for cell in cells if not _has_number(cell, metric))
-    remarks = Counter((_word(figure.value), figure.reason) for figure in found if figure.reason)
+    found: list[CellResult] = []
+    missing: Counter[tuple[str, str | None]] = Counter()
+    for cell in cells:
+        if has_number(cell, metric):
+            found.append(cell)
+        else:
+            missing[missing_word(cell, metric)] += 1
+    figures = [cell.metrics[metric] for cell in found]
+    remarks = Counter(
+        (_word(figure.value), figure.reason)
+        for figure in figures
+        if figure.reason or figure.value in ("FAIL", "NOT_RESOLVED")
+    )
     notes = tuple(
         footnote(word, reason, count, len(cells)) for (word, reason), count in [*missing.items(), *remarks.items()]
     )
     if not found:
         words = "/".join(sorted({word for word, _ in missing}))
-        return Entry(None, words, 0, len(cells), notes=notes)
-    numbers = [(cell.axes.get("seed"), value) for cell in cells if is_number(value := _value(cell, metric))]
-    if over == "median" or not numbers:
-        middle: Scalar = _middle([figure.value for figure in found])
-    else:
-        middle, said = over_seeds(over, numbers)
-        if middle is None:
-            return Entry(None, "not_measured", 0, len(cells), notes=(*notes, footnote("not_measured", said)))
-        notes += (footnote("note", said),) if said else ()
-    repeats = sum(figure.n or 1 for figure in found)
-    low, high = _range(found) if repeats > 1 else (None, None)
+        return Entry(None, words, 0, len(cells), notes=notes, sources=record_paths(cells))
+    sample = sample_of(found, metric, over)
+    value, said, more = _estimate(estimator, sample, [figure.value for figure in figures])
+    if value is None:
+        notes = (*notes, footnote("not_measured", said))
+        return Entry(None, "not_measured", 0, len(cells), notes=notes, sources=record_paths(cells))
+    repeats = sum(figure.n or 1 for figure in figures)
+    low, high = _range(figures) if repeats > 1 else (None, None)
     return Entry(
-        middle,
+        value,
         measured=len(found),
         planned=len(cells),
         minimum=low,
         maximum=high,
         repeats=repeats,
-        notes=notes,
+        notes=(*notes, footnote("note", said)) if said else notes,
+        sources=record_paths(found),
+        **more,
     )
+
+
+def _estimate(
+    estimator: Estimate, sample: Sequence[tuple[Scalar, float]], values: Sequence[Scalar]
+) -> tuple[Scalar, str | None, dict[str, Any]]:
+    """The value, what has to be said about it, and the further attributes of its entry."""
+    if not sample:
+        return _word_of(values), None, {}
+    if estimator == "median":
+        return _median([number for _, number in sample]), None, {}
+    if estimator == "interquartile_mean":
+        found = bootstrap_interval([_averaged(sample)], statistic=estimator)
+        return found.estimate, found.note, {"low": found.low, "high": found.high, "n": found.n, "estimator": estimator}
+    return *over_seeds(estimator, sample), {}
+
+
+def sample_of(cells: Sequence[CellResult], metric: str, over: Literal["cohort", "seed"]) -> list[tuple[Scalar, float]]:
+    """Each number and what it is a draw of: its seed, or its cohort, of which the blocks are averaged.
+
+    Empty where a figure is no number.
+    """
+    values = [(cell, value) for cell in cells if is_number(value := cell.metrics[metric].value)]
+    if len(values) < len(cells):
+        return []
+    if over == "seed":
+        return [(cell.axes.get("seed"), value) for cell, value in values]
+    cohorts: dict[Scalar, list[float]] = {}
+    for cell, value in values:
+        cohorts.setdefault(cohort_of(cell), []).append(value)
+    return [(cohort, blocks[0] if len(blocks) == 1 else mean(blocks)) for cohort, blocks in cohorts.items()]
+
+
+def cohort_of(cell: CellResult) -> str:
+    """The cohort of a cell: one seed in one cohort."""
+    return _cohort(cell.axes.get("seed"), cell.axes.get("cohort"))
+
+
+@lru_cache(maxsize=2**16, typed=True)
+def _cohort(seed: Scalar, cohort: Scalar) -> str:
+    return f"seed {json.dumps(seed)}, cohort {json.dumps(cohort)}"
+
+
+def record_paths(cells: Sequence[CellResult]) -> tuple[str, ...]:
+    """The records that count for these cells, relative to the sweep."""
+    return tuple(cell.file for cell in cells if cell.file is not None)
 
 
 def unit_of(cells: Sequence[CellResult], metric: str) -> str:
     """The unit of a metric in these cells. Raises UserError when two cells recorded it in different units."""
     seen: dict[str, str] = {}
     for cell in cells:
-        if _has_number(cell, metric):
-            seen.setdefault(cell.metrics[metric].unit, cell.cell_id)
+        figure = cell.metrics.get(metric)
+        if figure is not None and figure.unit not in seen and has_number(cell, metric):
+            seen[figure.unit] = cell.cell_id
     if len(seen) > 1:
         (one, first), (other, second) = sorted(seen.items())[:2]
         raise UserError(
@@ -135,18 +210,16 @@ def unit_of(cells: Sequence[CellResult], metric: str) -> str:
     return next(iter(seen), "")
 
 
-def _has_number(cell: CellResult, metric: str) -> bool:
+def has_number(cell: CellResult, metric: str) -> bool:
+    """Whether a cell is measured, and the metric too. (It may be a word, such as a verdict.)"""
+    if cell.state != MEASURED:
+        return False
     figure = cell.metrics.get(metric)
-    measured = figure is not None and figure.status == MEASURED and figure.value is not None
-    return measured and cell.state == MEASURED
+    return figure is not None and figure.value is not None and figure.status == MEASURED
 
 
-def _value(cell: CellResult, metric: str) -> Scalar:
-    return cell.metrics[metric].value if _has_number(cell, metric) else None
-
-
-def _missing(cell: CellResult, metric: str) -> tuple[str, str | None]:
-    """The word and the reason for a metric that has no number."""
+def missing_word(cell: CellResult, metric: str) -> tuple[str, str | None]:
+    """The word that stands for a metric that has no number, and the reason."""
     if cell.state != MEASURED:
         return cell.state, cell.reason
     figure = cell.metrics.get(metric)
@@ -175,35 +248,52 @@ def is_number(value: Scalar) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _middle(values: list[Scalar]) -> Scalar:
-    """The median of numbers, NaN if one of them is; of words the word, or how often each occurs."""
-    numbers = [value for value in values if is_number(value)]
-    if len(numbers) == len(values):
-        return math.nan if any(math.isnan(number) for number in numbers) else median(numbers)
+def _median(numbers: Sequence[float]) -> float:
+    """NaN if one of them is; a whole number of whole numbers where the two in the middle agree."""
+    if any(map(math.isnan, numbers)):
+        return math.nan
+    middle = median(numbers)
+    return int(middle) if all(isinstance(number, int) for number in numbers) and middle == int(middle) else middle
+
+
+def _averaged(sample: Sequence[tuple[Scalar, float]]) -> list[float]:
+    """One number per draw."""
+    draws: dict[Scalar, list[float]] = {}
+    for draw, number in sample:
+        draws.setdefault(draw, []).append(number)
+    return [mean(numbers) for numbers in draws.values()]
+
+
+def _word_of(values: Sequence[Scalar]) -> Scalar:
+    """Of words the word, or how often each occurs."""
     counts = Counter(str(value) for value in values)
     if len(counts) == 1:
         return values[0]
     return ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
 
 
-def _typed(cell: CellResult, axis: str) -> str:
+def typed(cell: CellResult, axis: str) -> str:
     """A value as text that keeps 1, 1.0, True and "1" apart, and treats a missing key as null."""
-    return json.dumps(cell.axes.get(axis))
+    return _as_text(cell.axes.get(axis))
+
+
+_as_text = lru_cache(maxsize=2**16, typed=True)(json.dumps)
+"""Of ten thousand cells the same few values are asked for millions of times."""
 
 
 def _determined(cells: Sequence[CellResult], key: str, by: str) -> bool:
     """Whether each value of the axis `by` leaves one value for `key`."""
     found: dict[str, set[str]] = {}
     for cell in cells:
-        found.setdefault(_typed(cell, by), set()).add(_typed(cell, key))
+        found.setdefault(typed(cell, by), set()).add(typed(cell, key))
     return all(len(values) == 1 for values in found.values())
 
 
 def _ranks(values: Sequence[Scalar]) -> dict[str, int]:
-    distinct = list({json.dumps(value): value for value in values}.values())
+    distinct = list({_as_text(value): value for value in values}.values())
     named = [value for value in distinct if value is not None]
     numbers = [value for value in named if is_number(value)]
     if len(numbers) == len(named):
         named = sorted(numbers)
     ordered = [*named, *(value for value in distinct if value is None)]
-    return {json.dumps(value): rank for rank, value in enumerate(ordered)}
+    return {_as_text(value): rank for rank, value in enumerate(ordered)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from scalerlt.records.base import NON_FINITE, Scalar
+from scalerlt.records.base import NON_FINITE, Scalar, UnreadableDocument, read_file
 from scalerlt.records.journal import Journal
 from scalerlt.records.store import Attempt, CellDirectory
 
@@ -37,9 +37,12 @@ def stretches(cell: CellDirectory) -> list[Stretch]:
 
     The last is the attempt that answered the cell; of a cell without an answer the newest that has come to a row, or
     goes on from another. An attempt that went on from an earlier one stands behind that one's part up to the step it
-    took it up at; one that began from nothing replaces all before it.
+    took it up at; one that began from nothing replaces all before it. Nothing, where the directory cannot be listed.
     """
-    attempts = {attempt.number: attempt for attempt in cell.attempts()}
+    try:
+        attempts = {attempt.number: attempt for attempt in cell.attempts()}
+    except UnreadableDocument:
+        return []
     read = {number: read_rows(attempt.path / SERIES_FILE) for number, attempt in attempts.items()}
     rows = {number: found for number, (found, _) in read.items()}
     earlier = {number: _goes_on_from(attempt, rows) for number, attempt in attempts.items()}
@@ -69,9 +72,11 @@ def read_rows(path: Path) -> tuple[list[SeriesRow], list[str]]:
     file is being written, or its writer was killed. A missing file has no rows.
     """
     try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
+        text = read_file(path).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return [], []
+    except OSError as error:
+        return [], [f"cannot be read ({error.strerror})"]
     *lines, last = text.split("\n")
     rows: list[SeriesRow] = []
     problems: list[str] = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -11,16 +11,21 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from scalerlt.analysis.curves import Configuration
-from scalerlt.analysis.drawing import COLORS, COLUMN_WIDTH, HATCHES, MARK_COLOR, new_figure, number_axis
+from scalerlt.analysis.drawing import MARK_COLOR, amount_axis, area_of, new_figure, patch
+from scalerlt.analysis.figure_spec import TrainingFigure
+from scalerlt.analysis.layout import Stack, label_x, title
 from scalerlt.analysis.marks import MEASURED
+from scalerlt.analysis.phases import in_order
 from scalerlt.analysis.rows import entry, is_number
 from scalerlt.analysis.series import SeriesRow
-from scalerlt.analysis.specs import PHASES
 from scalerlt.analysis.training import SHARE
+from scalerlt.analysis.venues import INCHES
 
 DEPTH = "loop/exit_depth_hist_"
 SHALLOW, DEEP = to_rgb("#e3ecf7"), to_rgb("#00305f")
 """The colours of the fewest and the most loops; those between differ from each other in lightness."""
+BAR, STAIRS = 0.17, 0.65
+"""Inches of a bar, and of a panel of depths."""
 
 
 def has_phases(configurations: Sequence[Configuration]) -> bool:
@@ -31,41 +36,44 @@ def has_phases(configurations: Sequence[Configuration]) -> bool:
 def _phases(configurations: Sequence[Configuration]) -> list[str]:
     """The phases of all measured cells, in the order of a step."""
     cells = [cell for one in configurations for cell in one.cells if cell.state == MEASURED]
-    found = {name.removeprefix(SHARE) for cell in cells for name in cell.metrics if name.startswith(SHARE)}
-    return sorted(found, key=lambda phase: (PHASES.index(phase) if phase in PHASES else len(PHASES), phase))
+    return in_order({name.removeprefix(SHARE) for cell in cells for name in cell.metrics if name.startswith(SHARE)})
 
 
-def draw_phases(title: str, configurations: Sequence[Configuration]) -> Figure:
+def draw_phases(spec: TrainingFigure, axis: str, configurations: Sequence[Configuration]) -> Figure:
     """A bar per configuration, from the first phase on the left to the last on the right."""
     phases = _phases(configurations)
-    figure = new_figure(COLUMN_WIDTH, 0.95 + 0.42 * len(configurations))
-    axes = figure.subplots()
-    places = range(len(configurations))
-    for place, one in zip(places, configurations, strict=True):
+    stack = Stack(new_figure(INCHES[spec.venue][spec.width]))
+    stack.legend([(patch(number), phase) for number, phase in enumerate(phases)], f"phase, by {axis}")
+    for one in configurations:
+        axes = stack.panel(BAR)
+        title(axes, one.label)
         left = 0.0
-        for phase in phases:
+        for number, phase in enumerate(phases):
             share = entry(one.cells, SHARE + phase, "mean").value
             if is_number(share):
-                axes.barh(place, share, 0.42, left=left, **_look(phases.index(phase)))
+                axes.barh(0, share, left=left, **area_of(number), linewidth=0.4)
                 left += share
-        axes.annotate(one.label, (0, place), (0, 10.5), textcoords="offset points", va="center", fontsize=6.5)
         if not left:
-            axes.text(0.5, place, "no number", ha="center", va="center", color=MARK_COLOR)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(len(configurations) - 0.65, -0.75)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    axes.set_xlabel("share of training time")
-    axes.set_title(title, fontsize=7, loc="left", pad=2)
-    handles = [Patch(label=phase, **_look(number)) for number, phase in enumerate(phases)]
-    figure.legend(handles=handles, loc="outside upper left", ncols=3, columnspacing=1.2)
-    return figure
+            _say_none(axes)
+        _percent_axis(axes, "x")
+        axes.set_ylim(-0.5, 0.5)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        if one is not configurations[-1]:
+            axes.spines["bottom"].set_visible(False)
+            axes.set_xticks([])
+    label_x(axes, "share of training time")
+    return stack.arrange()
 
 
-def _look(phase: int) -> dict[str, Any]:
-    hatch = HATCHES[(phase + phase // len(COLORS)) % len(HATCHES)]
-    return {"facecolor": COLORS[phase % len(COLORS)], "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
+def _say_none(axes: Axes) -> None:
+    axes.text(0.5, 0.5, "no number", transform=axes.transAxes, ha="center", va="center", color=MARK_COLOR)
+
+
+def _percent_axis(axes: Axes, which: Literal["x", "y"]) -> None:
+    (axes.set_xlim if which == "x" else axes.set_ylim)(0, 1)
+    (axes.set_xticks if which == "x" else axes.set_yticks)([0, 0.5, 1])
+    (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter(PercentFormatter(1, symbol=" %"))
 
 
 def has_depths(configurations: Sequence[Configuration]) -> bool:
@@ -93,35 +101,27 @@ def _depths(row: SeriesRow) -> dict[int, float]:
     }
 
 
-def draw_depths(title: str, configurations: Sequence[Configuration]) -> Figure:
+def draw_depths(spec: TrainingFigure, axis: str, configurations: Sequence[Configuration]) -> Figure:
     """A panel per configuration: over the steps the shares of the depths, the fewest loops at the bottom."""
-    figure = new_figure(COLUMN_WIDTH, 0.75 + 0.95 * len(configurations))
-    grid: list[Axes] = list(figure.subplots(len(configurations), 1, sharex=True, squeeze=False)[:, 0])
     counts = [_counts(one) for one in configurations]
     depths = sorted({depth for found in counts for at in found.values() for depth in at})
-    for axes, one, found in zip(grid, configurations, counts, strict=True):
-        axes.set_title(one.label, fontsize=6.5, loc="left", pad=3)
+    steps = [step for found in counts for step in found]
+    stack = Stack(new_figure(INCHES[spec.venue][spec.width]))
+    shades = [(Patch(**_shade(number, len(depths))), f"{depth}") for number, depth in enumerate(depths)]
+    stack.legend(shades, f"exit depth (loops), by {axis}")
+    for one, found in zip(configurations, counts, strict=True):
+        axes = stack.panel(STAIRS)
+        title(axes, one.label)
         if found:
             _stack(axes, found, depths)
         else:
-            axes.text(0.5, 0.5, "no number", transform=axes.transAxes, ha="center", va="center", color=MARK_COLOR)
-        axes.set_ylim(0, 1)
-        axes.set_yticks([0, 0.5, 1])
-        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    number_axis(grid[-1], "x")
-    steps = [step for found in counts for step in found]
-    grid[-1].set_xlim(min(steps) - 0.5, max(steps) + 0.5)
-    grid[-1].set_xlabel("training step")
-    handles = [Patch(label=f"{depth}", **_shade(number, len(depths))) for number, depth in enumerate(depths)]
-    figure.legend(
-        handles=handles,
-        loc="outside upper left",
-        title=f"exit depth (loops), by {title}",
-        title_fontsize=7,
-        alignment="left",
-        ncols=6,
-    )
-    return figure
+            _say_none(axes)
+        _percent_axis(axes, "y")
+        amount_axis(axes, "x", "zero", steps)
+        axes.set_xlim(min(steps) - 0.5, max(steps) + 0.5)
+        axes.tick_params(axis="x", labelbottom=one is configurations[-1])
+    label_x(axes, "training step")
+    return stack.arrange()
 
 
 def _stack(axes: Axes, counts: dict[int, dict[int, float]], depths: Sequence[int]) -> None:

@@ -7,39 +7,37 @@ from matplotlib.figure import Figure
 
 from scalerlt.analysis.curves import Configuration, draw_curves, has_points
 from scalerlt.analysis.drawing import COLORS
-from scalerlt.analysis.figures import Picture, file_name
+from scalerlt.analysis.figure_spec import CurvesFigure, DepthsFigure, TrainingFigure
 from scalerlt.analysis.intervals import SEEDS_FOR_AN_INTERVAL
 from scalerlt.analysis.marks import MEASURED
 from scalerlt.analysis.reading import CellResult
 from scalerlt.analysis.rows import Row, group_rows, row_axes
 from scalerlt.analysis.shares import draw_depths, draw_phases, has_depths, has_phases
+from scalerlt.analysis.slices import Drawn, shown_in
 from scalerlt.analysis.tables import label_text
-from scalerlt.analysis.training_specs import TrainingFigure
 
 SEVERAL = len(COLORS)
 """So many configurations stand in one figure at most."""
 
 
-def build_training_figures(spec: TrainingFigure, cells: Sequence[CellResult], swept: Sequence[str]) -> list[Picture]:
+def draw_training(spec: TrainingFigure, cells: list[CellResult], swept: Sequence[str]) -> list[Drawn]:
     """The figures of one definition: one, or one per value of its first axes where it would hold too many.
 
     A figure without a single number is left out; its cells stand in the tables.
     """
-    cells = [cell for cell in cells if cell.axes.get("experiment") == spec.experiment]
     if not cells:
         return []
     axes = row_axes(cells, spec.rows, swept)
     varying = [axis for axis in axes if len(group_rows(cells, [axis])) > 1]
     apart, along = _split(cells, varying or axes[:1])
-    pictures: list[Picture] = []
-    slices = group_rows(cells, apart)
-    for part in slices:
+    drawn: list[Drawn] = []
+    for part in group_rows(cells, apart):
         rows = group_rows(part.cells, along)
         configurations = [Configuration(_label(row), index, row.cells) for index, row in enumerate(rows)]
         figure = _draw(spec, ", ".join(along), configurations)
         if figure is not None:
-            pictures.append(Picture(file_name(spec.name, part, slices, pictures), _caption(spec, part), figure))
-    return pictures
+            drawn.append(Drawn(part, " ".join([spec.caption, *shown_in(part), *_remarks(spec)]), figure))
+    return drawn
 
 
 def _split(cells: Sequence[CellResult], axes: list[str]) -> tuple[list[str], list[str]]:
@@ -52,14 +50,14 @@ def _split(cells: Sequence[CellResult], axes: list[str]) -> tuple[list[str], lis
 
 
 def _draw(spec: TrainingFigure, title: str, configurations: list[Configuration]) -> Figure | None:
-    match spec.kind:
-        case "curves":
-            panels = [panel for panel in spec.panels if has_points(panel, spec.x[0], configurations)]
+    match spec:
+        case CurvesFigure():
+            panels = [panel for panel in spec.panels if has_points(panel, spec.x.column, configurations)]
             return draw_curves(spec, panels, title, configurations) if panels else None
-        case "depths":
-            return draw_depths(title, configurations) if has_depths(configurations) else None
-        case "phases":
-            return draw_phases(title, configurations) if has_phases(configurations) else None
+        case DepthsFigure():
+            return draw_depths(spec, title, configurations) if has_depths(configurations) else None
+        case _:
+            return draw_phases(spec, title, configurations) if has_phases(configurations) else None
 
 
 def _label(row: Row) -> str:
@@ -71,19 +69,11 @@ def _label(row: Row) -> str:
     return f"{', '.join(map(label_text, row.labels.values()))} ({', '.join(filter(None, [count, fates]))})"
 
 
-def _caption(spec: TrainingFigure, part: Row) -> str:
-    sentences = [spec.caption]
-    held = ", ".join(f"{axis} {label_text(label)}" for axis, label in part.labels.items())
-    if held:
-        sentences.append(f"Shown: {held}.")
-    if spec.kind == "curves":
-        sentences.append(
+def _remarks(spec: TrainingFigure) -> list[str]:
+    if isinstance(spec, CurvesFigure):
+        return [
             f"Thin lines are seeds. From {SEEDS_FOR_AN_INTERVAL} measured seeds on a thick line is their mean, at "
             "their mean place along the axis, and the band its 95 % Student t interval; with fewer there is neither. "
             "A line that ends in × is of a run that was not measured to its end, and is in no mean."
-        )
-    if spec.kind == "depths":
-        sentences.append("Tokens of all measured seeds together.")
-    if spec.name == "mismatch":
-        sentences.append("A rollout at full depth has no depth to match.")
-    return " ".join(sentences)
+        ]
+    return ["Tokens of all measured seeds together."] if isinstance(spec, DepthsFigure) else []

@@ -102,7 +102,11 @@ def cell_axes(experiment: str, precision: str, batch: str, checkpoint: str = "no
 
 def cell_id(axes: Axes) -> str:
     words = [axes.get(key) for key in ("experiment", "precision", "batch", "checkpoint", "device", "seed", "cohort")]
-    more = [f"{key}{value}" for key, value in axes.items() if key.startswith(("x.", "batch.rollout")) or key in ARMS]
+    more = [
+        f"{key}{value}"
+        for key, value in axes.items()
+        if key.startswith(("x.", "batch.rollout", "block")) or key in ARMS
+    ]
     return "-".join(str(word) for word in [*words, *more])
 
 

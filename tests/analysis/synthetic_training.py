@@ -9,12 +9,11 @@ from typing import Any
 
 from synthetic_runs import Axes, SyntheticSweep, cell_axes, cell_id, planned
 
-from scalerlt.analysis.drawing import fixed_style
+from scalerlt.analysis.figure_spec import load_figures
 from scalerlt.analysis.figures import Picture
+from scalerlt.analysis.figures import pictures as build_pictures
 from scalerlt.analysis.reading import SweepResults, read_runs
 from scalerlt.analysis.training import with_training
-from scalerlt.analysis.training_figures import build_training_figures
-from scalerlt.analysis.training_specs import TRAINING_FIGURES
 from scalerlt.records.base import finite
 from scalerlt.records.record import Metric, Verdict
 from scalerlt.records.samples import Sample, SamplesHeader, write_samples
@@ -186,6 +185,5 @@ def read(sweep: SyntheticSweep) -> SweepResults:
 
 
 def pictures(sweep: SweepResults, name: str) -> dict[str, Picture]:
-    [spec] = [spec for spec in TRAINING_FIGURES if spec.name == name]
-    with fixed_style():
-        return {one.name: one for one in build_training_figures(spec, sweep.cells, sweep.swept)}
+    [spec] = [spec for spec in load_figures() if spec.name == name]
+    return {one.name: one for one in build_pictures([spec], sweep.cells, sweep.swept)}

@@ -76,13 +76,18 @@ def test_the_order_of_a_directory_listing_does_not_matter(tmp_path: Path, monkey
         sweep.record(cell_axes("rollout_throughput", precision, "medium"), Verdict.OOM)
     for name in ("b.txt", "a.txt", "c.txt"):
         (sweep.path / name).write_text("stray")
-    listed = Path.iterdir
+    sweep.record(cell_axes("rollout_throughput", "fp32", "small"), Verdict.KILLED, attempt=2)
+    listed, names = Path.iterdir, os.listdir
     for name, backwards in (("one", False), ("other", True)):
 
         def iterdir(path: Path, backwards: bool = backwards) -> Iterator[Path]:
             return iter(sorted(listed(path), reverse=backwards))
 
+        def listdir(path: Path, backwards: bool = backwards) -> list[str]:
+            return sorted(names(path), reverse=backwards)
+
         monkeypatch.setattr(Path, "iterdir", iterdir)
+        monkeypatch.setattr(os, "listdir", listdir)
         build_report(sweep.path, tmp_path / name)
     monkeypatch.undo()
     assert contents(tmp_path / "one") == contents(tmp_path / "other")
@@ -90,7 +95,10 @@ def test_the_order_of_a_directory_listing_does_not_matter(tmp_path: Path, monkey
 
 def test_the_layout(reports: tuple[Path, Path, Path]) -> None:
     names = sorted(contents(reports[0]))
-    assert {name.partition("/")[0] for name in names} == {"tables", "figures", "manifest.json", "report.md"}
+    assert {name.partition("/")[0] for name in names} == {
+        *("tables", "figures"),
+        *("manifest.json", "report.html", "report.md"),
+    }
     stems = {name.removesuffix(".md").removeprefix("tables/") for name in names if name.startswith("tables/")}
     for stem in ("coverage", "rollout_throughput", "actor_update_memory_cpu", "gradient_error", "overhead"):
         assert stem in stems
@@ -119,6 +127,37 @@ def test_the_manifest_names_every_output_and_every_record(reports: tuple[Path, P
     assert manifest["plans"] == {"plans/001.json": hashlib.sha256((sweep / "plans/001.json").read_bytes()).hexdigest()}
     gates = (REPOSITORY / "conf/gates/default.yaml").read_bytes()
     assert manifest["gates"] == hashlib.sha256(gates).hexdigest()
+    definitions = {f"{kind}/{file.name}": file for kind in ("tables", "figures") for file in specs(kind)}
+    assert manifest["definitions"] == {
+        name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in definitions.items()
+    }
+
+
+def specs(kind: str) -> list[Path]:
+    return list((REPOSITORY / "analysis" / "specs" / kind).glob("*.yaml"))
+
+
+def test_the_manifest_tells_which_records_each_table_and_figure_is_made_from(reports: tuple[Path, Path, Path]) -> None:
+    one, _, sweep = reports
+    manifest = json.loads((one / "manifest.json").read_text())
+    files = {path.parent.parent.name: str(path.relative_to(sweep)) for path in sweep.rglob("record.json")}
+    rollouts = sorted(file for cell, file in files.items() if cell.startswith("rollout_throughput"))
+    updates = sorted(file for cell, file in files.items() if cell.startswith("actor_update"))
+    small = [file for file in updates if "-small-" in file]
+    used = manifest["made_from"]
+    assert used["tables/rollout_throughput"] == used["figures/throughput"] == rollouts
+    assert used["tables/actor_update"] == updates
+    assert used["figures/memory-small"] == small
+    assert set(used) == {name.rpartition(".")[0] for name in manifest["outputs"] if "/" in name} - {"tables/preamble"}
+    assert all(file in manifest["records"] for found in used.values() for file in found)
+
+
+def test_what_was_passed_over_is_in_the_manifest(tmp_path: Path) -> None:
+    sweep = small_sweep(tmp_path / "sweep")
+    (sweep.path / "stray.txt").write_text("")
+    build_report(sweep.path, tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["passed_over"] == ["stray.txt: is not part of a sweep"]
 
 
 def test_the_page_shows_everything_coverage_first(reports: tuple[Path, Path, Path]) -> None:

@@ -1,29 +1,25 @@
-import itertools
 import math
-import re
-import zlib
 from pathlib import Path
 
 import pytest
-from matplotlib.colors import to_rgb
+from drawn_figures import assert_legible
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
-from matplotlib.text import Text
 from synthetic_runs import SyntheticSweep, cell_axes, planned, quickstart_cells
 
-from scalerlt.analysis.drawing import COLORS, COLUMN_WIDTH, HATCHES, fixed_style
-from scalerlt.analysis.figures import Picture, build_figures, save
+from scalerlt.analysis.figure_spec import load_figures
+from scalerlt.analysis.figures import Picture
+from scalerlt.analysis.figures import pictures as draw
 from scalerlt.analysis.reading import read_runs
-from scalerlt.analysis.specs import FIGURES
+from scalerlt.analysis.venues import INCHES
 from scalerlt.records.record import Metric, Verdict
 
-SPECS = {spec.name: spec for spec in FIGURES}
+SPECS = {spec.name: spec for spec in load_figures()}
 
 
 def pictures(path: Path, name: str) -> dict[str, Picture]:
     sweep = read_runs(path).sweeps[0]
-    with fixed_style():
-        return {picture.name: picture for picture in build_figures(SPECS[name], sweep.cells, sweep.swept)}
+    return {picture.name: picture for picture in draw([SPECS[name]], sweep.cells, sweep.swept)}
 
 
 def words(figure: Figure) -> list[str]:
@@ -64,14 +60,12 @@ def test_bars_are_the_numbers_and_marks_are_the_rest(quickstart: Path) -> None:
 
 def test_thin_lines_span_the_repeats(quickstart: Path) -> None:
     [picture] = pictures(quickstart, "throughput").values()
-    drawn = [line.get_segments() for line in picture.figure.axes[0].collections]  # type: ignore[attr-defined]
-    vertical = [segments[0] for segments in drawn if len(segments) == 1]
     spreads = [
         cell.metrics["tokens_per_second"].spread
         for cell in read_runs(quickstart).cells
         if "tokens_per_second" in cell.metrics
     ]
-    ends = sorted((segment[0][1], segment[1][1]) for segment in vertical)
+    ends = sorted(tuple(line.get_ydata()) for line in picture.figure.axes[0].lines)  # type: ignore[arg-type]
     assert ends == sorted((spread.minimum, spread.maximum) for spread in spreads if spread is not None)
 
 
@@ -93,8 +87,10 @@ def test_memory_has_a_figure_per_batch_and_a_panel_per_kind(quickstart: Path) ->
 
 def test_the_tradeoff_shows_points_and_lists_what_has_none(quickstart: Path) -> None:
     figure = pictures(quickstart, "time_memory")["time_memory-small"].figure
+    # without the gates' verdicts, which the report adds, every point has a ring
     points = [line for line in figure.axes[0].lines if line.get_marker() not in ("None", None, "")]
-    assert sorted(line.get_marker() for line in points) == ["o", "o", "s"]
+    assert sorted(line.get_marker() for line in points if line.get_markerfacecolor() != "none") == ["o", "o", "s"]
+    assert len([line for line in points if line.get_markerfacecolor() == "none"]) == 3
     legends = [legend for legend in figure.legends if legend.get_title().get_text() == "no number"]
     assert len(legends) == 1
     texts = [text.get_text() for text in legends[0].get_texts()]
@@ -116,12 +112,6 @@ def test_a_series_keeps_its_colour_in_all_figures(quickstart: Path) -> None:
     assert {name: second[name] for name in first} == first
 
 
-def test_series_differ_in_grey_too() -> None:
-    lightness = [0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in map(to_rgb, COLORS)]
-    assert min(abs(one - other) for one, other in itertools.pairwise(lightness)) > 0.1
-    assert len(set(HATCHES)) == len(HATCHES) == len(COLORS)
-
-
 def test_a_measured_nan_keeps_its_place_and_its_name(sweep: SyntheticSweep) -> None:
     cells = [cell_axes("actor_update", precision, "small", "layer") for precision in ("fp32", "bf16")]
     sweep.plan([planned(axes) for axes in cells])
@@ -131,7 +121,7 @@ def test_a_measured_nan_keeps_its_place_and_its_name(sweep: SyntheticSweep) -> N
     assert [text.get_text() for text in memory.figure.axes[1].texts] == ["NaN"]
     assert len(heights(memory.figure, 0)) == 2
     [tradeoff] = pictures(sweep.path, "time_memory").values()
-    assert [text.get_text() for text in tradeoff.figure.legends[1].get_texts()] == ["NaN"]
+    assert [text.get_text() for text in tradeoff.figure.legends[-1].get_texts()] == ["NaN"]
 
 
 def test_no_number_no_figure(sweep: SyntheticSweep) -> None:
@@ -155,16 +145,6 @@ def test_other_axes_make_other_figures_with_other_names(sweep: SyntheticSweep) -
     assert list(found) == ["memory-a_b", "memory-a_b-2", "memory-A_B-3", "memory-x_1"]
 
 
-def test_text_that_looks_like_mathematics_is_drawn_as_it_is(sweep: SyntheticSweep, tmp_path: Path) -> None:
-    axes = cell_axes("rollout_throughput", "fp32", "small") | {"batch": "$x_{1$"}
-    sweep.plan([planned(axes)])
-    sweep.record(axes)
-    [picture] = pictures(sweep.path, "throughput").values()
-    with fixed_style():
-        save(picture, tmp_path)
-    assert "$x_{1$" in [label.get_text() for label in picture.figure.axes[0].get_xticklabels()]
-
-
 def test_many_categories_take_the_width_of_a_page(sweep: SyntheticSweep) -> None:
     cells = [
         cell_axes("rollout_throughput", precision, "small", **{"batch.rollout_concurrency": size})
@@ -175,7 +155,7 @@ def test_many_categories_take_the_width_of_a_page(sweep: SyntheticSweep) -> None
     for axes in cells:
         sweep.record({**axes})
     [picture] = pictures(sweep.path, "throughput").values()
-    assert picture.figure.get_figwidth() > COLUMN_WIDTH
+    assert picture.figure.get_figwidth() == INCHES["icml"]["page"]
     labels = [label.get_text() for label in picture.figure.axes[0].get_xticklabels()]
     assert labels == [f"{size}" for size in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
 
@@ -183,36 +163,4 @@ def test_many_categories_take_the_width_of_a_page(sweep: SyntheticSweep) -> None
 def test_no_words_overlap_or_leave_the_figure(quickstart: Path) -> None:
     for name in SPECS:
         for picture in pictures(quickstart, name).values():
-            figure = picture.figure
-            with fixed_style():
-                figure.canvas.draw()
-            texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
-            boxes = [text.get_window_extent() for text in texts if isinstance(text, Text)]
-            width, height = figure.bbox.width, figure.bbox.height
-            for number, box in enumerate(boxes):
-                assert -1 <= box.x0 <= box.x1 <= width + 1
-                assert -1 <= box.y0 <= box.y1 <= height + 1
-                for other in boxes[:number]:
-                    overlap = (
-                        min(box.x1, other.x1) - max(box.x0, other.x0),
-                        min(box.y1, other.y1) - max(box.y0, other.y0),
-                    )
-                    assert min(overlap) <= 1
-
-
-def test_the_files_embed_truetype_and_know_no_date(quickstart: Path, tmp_path: Path) -> None:
-    [picture] = pictures(quickstart, "throughput").values()
-    with fixed_style():
-        pdf, png = save(picture, tmp_path)
-    content = pdf.read_bytes()
-    plain = content + b"".join(
-        zlib.decompress(stream)
-        for stream in re.findall(rb"FlateDecode.*?stream\r?\n(.*?)\r?\nendstream", content, re.DOTALL)
-        if stream[:1] == b"x"
-    )
-    assert b"/FontFile2" in plain
-    assert b"/Type3" not in plain
-    assert b"DejaVuSans" in plain
-    assert b"CreationDate" not in plain
-    assert b"Software" not in png.read_bytes()
-    assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+            assert_legible(picture.figure)

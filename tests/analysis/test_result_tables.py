@@ -2,46 +2,46 @@ import csv
 import io
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from synthetic_runs import Axes, SyntheticSweep, cell_axes, cell_id, planned, quickstart_cells, repeated
 
 from scalerlt.analysis.coverage import coverage_table, overhead_table, unmeasured_table
-from scalerlt.analysis.gates import GateVerdict, load_gates
+from scalerlt.analysis.gates import GateVerdict
+from scalerlt.analysis.judging import judged
 from scalerlt.analysis.marks import GATES, STATES, footnote
 from scalerlt.analysis.reading import CellResult, SweepResults, read_runs
-from scalerlt.analysis.report import judged
 from scalerlt.analysis.rows import entry, row_axes
-from scalerlt.analysis.specs import TABLES, Column, TableSpec
-from scalerlt.analysis.tables import Table, build_tables, to_csv, to_markdown
+from scalerlt.analysis.table_spec import Column, TableSpec, load_tables
+from scalerlt.analysis.tables import Table, build_all, build_tables, to_csv, to_markdown
 from scalerlt.errors import UserError
 from scalerlt.records.record import Metric, Verdict
 
 SPEC = TableSpec(
     name="speed",
-    experiment="rollout_throughput",
+    experiment=("rollout_throughput",),
     caption="Speed | and size.",
     rows=("precision", "batch"),
     columns=(
-        Column("tokens_per_second", "rate", spread=True),
-        Column("rollout_seconds", "rollout"),
-        Column("live_peak_bytes", "live peak"),
-        Column("logprob_error_fp64", "error", "error"),
-        Column("cosine", "1 − cos", "one_minus"),
-        Column("generated_tokens", "generated"),
+        Column(metric="tokens_per_second", header="rate", spread=True),
+        Column(metric="rollout_seconds", header="rollout"),
+        Column(metric="live_peak_bytes", header="live peak"),
+        Column(metric="logprob_error_fp64", header="error", form="error"),
+        Column(metric="cosine", header="1 − cos", form="one_minus"),
+        Column(metric="generated_tokens", header="generated"),
     ),
 )
 GOLDEN_MARKDOWN = """\
 Speed \\| and size.
 
-| precision | batch | n | rate (token/s) | rollout (ms) | live peak (MiB) | error (nat) | 1 − cos | generated (token) |
-| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-| fp32 | small | 1 | 12,346 | 48.00 | 1.500 | 4.65e-7 | 1.00e-9 | 592 |
-| fp32 | large | 0 of 1 | oom [1] | oom [1] | oom [1] | oom [1] | oom [1] | oom [1] |
-| bf16 | small | 1 | unsupported [2] | unsupported [2] | 0.004883 | 0 | NaN | 1,234,567 |
-| bf16 | large | 0 of 1 | not_run [3] | not_run [3] | not_run [3] | not_run [3] | not_run [3] | not_run [3] |
+| precision | batch | n | rate (token/s) | rollout (ms) | live peak (MiB) | error (nat) | 1 − cos | generated (token) \
+| evidence |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |
+| fp32 | small | 1 | 12,346 | 48.00 | 1.500 | 4.65e-7 | 1.00e-9 | 592 | cpu |
+| fp32 | large | 0 of 1 | oom [1] | oom [1] | oom [1] | oom [1] | oom [1] | oom [1] | cpu |
+| bf16 | small | 1 | unsupported [2] | unsupported [2] | 0.004883 | 0 | NaN | 1,234,567 | cpu |
+| bf16 | large | 0 of 1 | not_run [3] | not_run [3] | not_run [3] | not_run [3] | not_run [3] | not_run [3] | – |
 
 - [1] oom: a \\| b c \\<d\\>
 - [2] unsupported: emulated
@@ -51,13 +51,13 @@ GOLDEN_CSV = """\
 precision,batch,cohorts measured,cohorts planned,tokens_per_second (token/s),tokens_per_second state,\
 tokens_per_second minimum (token/s),tokens_per_second maximum (token/s),tokens_per_second repeats,rollout_seconds (s),\
 rollout_seconds state,live_peak_bytes (B),live_peak_bytes state,logprob_error_fp64 (nat),logprob_error_fp64 state,\
-cosine,cosine state,generated_tokens (token),generated_tokens state,notes
+cosine,cosine state,generated_tokens (token),generated_tokens state,evidence,notes
 fp32,small,1,1,12345.678,measured,12000.5,12400.0,3,0.048,measured,1572864,measured,4.65e-07,measured,\
-0.999999999,measured,592,measured,
-fp32,large,0,1,,oom,,,,,oom,,oom,,oom,,oom,,oom,oom: a | b c <d>
-bf16,small,1,1,,unsupported,,,,,unsupported,5120,measured,-0.0,measured,nan,measured,1234567,measured,\
+0.999999999,measured,592,measured,cpu,
+fp32,large,0,1,,oom,,,,,oom,,oom,,oom,,oom,,oom,cpu,oom: a | b c <d>
+bf16,small,1,1,,unsupported,,,,,unsupported,5120,measured,-0.0,measured,nan,measured,1234567,measured,cpu,\
 unsupported: emulated
-bf16,large,0,1,,not_run,,,,,not_run,,not_run,,not_run,,not_run,,not_run,"not_run: planned, never started"
+bf16,large,0,1,,not_run,,,,,not_run,,not_run,,not_run,,not_run,,not_run,–,"not_run: planned, never started"
 """
 
 
@@ -65,9 +65,8 @@ def read(sweep: SyntheticSweep) -> SweepResults:
     return read_runs(sweep.path).sweeps[0]
 
 
-def tables_of(cells: list[CellResult], swept: list[str]) -> list[Table]:
-    cells = judged(cells, load_gates())
-    return [table for spec in TABLES for table in build_tables(spec, cells, swept)]
+def tables_of(results: SweepResults, swept: list[str]) -> list[Table]:
+    return build_all(load_tables(), judged(results.cells, results.path), swept)
 
 
 def set_metrics(**values: Metric):
@@ -124,7 +123,7 @@ def test_a_verdict_stands_where_its_number_would(sweep: SyntheticSweep, verdict:
     axes = cell_axes("actor_update", "fp32", "small", "layer")
     sweep.plan([planned(axes)])
     sweep.record(axes, verdict, edit=set_metrics(actor_update_seconds=Metric(value=1.0, unit="s")))
-    for table in tables_of(read(sweep).cells, []):
+    for table in tables_of(read(sweep), []):
         assert {place.state for place in table.lines[0].entries} == {verdict.value}
         assert {place.value for place in table.lines[0].entries} == {None}
         assert f"- [1] {verdict}: " in to_markdown(table)
@@ -133,7 +132,7 @@ def test_a_verdict_stands_where_its_number_would(sweep: SyntheticSweep, verdict:
 def test_every_planned_cell_is_a_number_or_a_word_in_every_table(quickstart: Path) -> None:
     results = read_runs(quickstart).sweeps[0]
     seen: dict[str, set[tuple[str, ...]]] = {}
-    for table in tables_of(results.cells, results.swept):
+    for table in tables_of(results, results.swept):
         rows = seen.setdefault("rollout" if table.name.startswith("rollout") else "update", set())
         rows |= {tuple(map(str, line.labels)) for line in table.lines}
         for line in to_markdown(table).splitlines():
@@ -145,9 +144,9 @@ def test_every_planned_cell_is_a_number_or_a_word_in_every_table(quickstart: Pat
             states = {name.removesuffix(" state"): state for name, state in found.items() if name.endswith(" state")}
             assert states
             for name, state in states.items():
-                value = next(text for key, text in found.items() if key.split(" (")[0] == name)
+                value = next(text for key, text in found.items() if key.split(" (")[0] in (name, f"{name} estimate"))
                 assert (value != "") == (state == "measured")
-                assert state == "measured" or state in STATES
+                assert state in ("measured", "baseline", *STATES)
     keys = ("precision", "batch", "checkpoint")
     cells = quickstart_cells()
     updates = {tuple(str(axes[key]) for key in keys) for axes in cells if axes["experiment"] == "actor_update"}
@@ -198,14 +197,14 @@ def test_cohorts_and_seeds_are_one_row_with_their_median(sweep: SyntheticSweep) 
         sweep.record(axes, edit=set_metrics(tokens_per_second=repeated(rates, "token/s", "rollout")))
     sweep.record(cells[3], Verdict.OOM, reason="too large")
     results = read(sweep)
-    [table] = build_tables(replace(SPEC, columns=SPEC.columns[:1]), results.cells, results.swept)
+    [table] = build_tables(SPEC.model_copy(update={"columns": SPEC.columns[:1]}), results.cells, results.swept)
     [line] = table.lines
     assert line.cohorts == (3, 4)
     [place] = line.entries
     assert (place.value, place.minimum, place.maximum, place.repeats) == (4.0, 1.0, 11.0, 9)
     assert "| fp32 | small | 3 of 4 | 4.000 [1] |" in to_markdown(table)
     assert "- [1] 1 of 4 cohorts oom: too large" in to_markdown(table)
-    assert "fp32,small,3,4,4.0,measured (3 of 4),1.0,11.0,9,1 of 4 cohorts oom: too large" in to_csv(table)
+    assert "fp32,small,3,4,4.0,measured (3 of 4),1.0,11.0,9,cpu,1 of 4 cohorts oom: too large" in to_csv(table)
 
 
 def test_one_single_value_has_no_range(sweep: SyntheticSweep) -> None:
@@ -286,7 +285,7 @@ def test_cpu_and_gpu_memory_stand_in_different_tables(sweep: SyntheticSweep) -> 
     sweep.plan([planned(cpu), planned(gpu)], swept=["device"])
     sweep.record(cpu)
     sweep.record(gpu)
-    tables = {table.name: table for table in tables_of(read(sweep).cells, ["device"])}
+    tables = {table.name: table for table in tables_of(read(sweep), ["device"])}
     on_cpu = {column.metric for column in tables["actor_update_memory_cpu"].columns}
     on_gpu = {column.metric for column in tables["actor_update_memory_cuda"].columns}
     assert on_cpu - on_gpu == {"rss_baseline_bytes", "rss_peak_bytes"}
@@ -317,7 +316,7 @@ def test_gates_are_shown_with_their_reason(sweep: SyntheticSweep) -> None:
             grad_sched_relative_l2=Metric(value=7e-6), grad_round_floor_relative_l2=Metric(value=5e-6), loss=Metric()
         ),
     )
-    table = next(table for table in tables_of(read(sweep).cells, []) if table.name == "gradient_error")
+    table = next(table for table in tables_of(read(sweep), []) if table.name == "gradient_error")
     text = to_markdown(table)
     assert "| fp32 | small | layer | 1 | FAIL [1] | 7.00e-6 | 5.00e-6 [2] |" in text
     assert "- [1] FAIL: gradient_relative_l2: grad_sched_relative_l2 7e-06 is not within 5e-06" in text

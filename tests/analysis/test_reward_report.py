@@ -27,15 +27,17 @@ from synthetic_training import (
 )
 
 from scalerlt.analysis import build_report
-from scalerlt.analysis.intervals import paired_lower_bound
+from scalerlt.analysis.figure_spec import TrainingFigure, load_figures
+from scalerlt.analysis.figures import pictures as draw_pictures
+from scalerlt.analysis.proportions import newcombe_interval
 from scalerlt.analysis.reading import CellResult, SweepResults, read_runs
+from scalerlt.analysis.table_spec import load_tables
 from scalerlt.analysis.tables import Table, build_tables, to_csv, to_markdown
 from scalerlt.analysis.training import with_training
-from scalerlt.analysis.training_figures import build_training_figures
-from scalerlt.analysis.training_specs import TRAINING_FIGURES, TRAINING_TABLES
 from scalerlt.records.record import Metric, Verdict
 
 COUNTS = (70, 30, 10, 90)
+TRAINING_FIGURES = [spec for spec in load_figures() if isinstance(spec, TrainingFigure)]
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def sweep(tmp_path: Path) -> SyntheticSweep:
 
 
 def table(sweep: SweepResults, name: str) -> Table:
-    [spec] = [spec for spec in TRAINING_TABLES if spec.name == name]
+    [spec] = [spec for spec in load_tables() if spec.name == name]
     [found] = build_tables(spec, sweep.cells, sweep.swept)
     return found
 
@@ -75,7 +77,7 @@ def test_the_reward_table_has_a_row_per_arm_with_its_interval_and_bounds(reward_
     assert float(learnt["gain, interval from (point)"]) == pytest.approx(15 - half, abs=1e-5)
     assert float(learnt["gain, interval to (point)"]) == pytest.approx(15 + half, abs=1e-5)
     assert float(learnt["gain, smallest (point)"]) == pytest.approx(13)
-    bounds = [100 * paired_lower_bound(70, gained, 10, PROBLEMS - 80 - gained) for gained in (36, 38, 40, 42, 44)]
+    bounds = [100 * newcombe_interval(70, gained, 10, PROBLEMS - 80 - gained)[0] for gained in (36, 38, 40, 42, 44)]
     assert float(learnt["gain_lower, smallest (point)"]) == pytest.approx(min(bounds))
     assert learnt["gain_lower, above 5 (point)"] == f"{sum(bound > 5 for bound in bounds)} of 5" == "5 of 5"
     assert (learnt["accuracy_before, mean (fraction)"], learnt["accuracy, mean (fraction)"]) == ("0.4", "0.55")
@@ -95,8 +97,8 @@ def test_the_reward_table_has_a_row_per_arm_with_its_interval_and_bounds(reward_
 
 
 def test_every_planned_cell_is_in_every_table_and_figure(reward_gain: SweepResults) -> None:
-    for spec in TRAINING_TABLES:
-        if spec.experiment == "gsm8k_reward":
+    for spec in load_tables():
+        if spec.experiment == ("gsm8k_reward",):
             assert [line.cohorts for line in table(reward_gain, spec.name).lines] == [
                 (5, 5),
                 (5, 5),
@@ -155,7 +157,7 @@ def test_the_bound_is_of_the_part_that_counts_across_attempts(sweep: SyntheticSw
     write_answers(first, STEPS, [True] * PROBLEMS)  # of steps that the run was set back behind
     found = read(sweep)
     metrics = one_cell(found).metrics
-    assert metrics["gain_lower"].value == pytest.approx(100 * paired_lower_bound(*COUNTS))
+    assert metrics["gain_lower"].value == pytest.approx(100 * newcombe_interval(*COUNTS)[0])
     assert "method 10" in (metrics["gain_lower"].method or "")
     name = cell_id(axes)
     assert found.sources == [
@@ -182,6 +184,10 @@ def test_no_bound_without_the_same_problems_before_and_after(sweep: SyntheticSwe
     assert refused() == "the evaluations before and after training are not of the same problems"
     write_answers(attempt, STEPS, answers_after((70, 31, 10, 89)))
     assert refused() == "the samples show a gain of 10.5 points, not 10"
+    once = last.read_text()
+    last.write_text(once + once.splitlines(keepends=True)[-1])
+    assert refused() == "a problem has more than one answer"
+    last.write_text(once)
     last.write_text(last.read_text()[:-40])
     assert refused().startswith(f"eval-{STEPS:06d}.jsonl, line 201: not a sample")
     last.unlink()
@@ -270,10 +276,10 @@ def test_a_sweep_without_training_knows_nothing_of_it(tmp_path: Path) -> None:
     read_again = with_training(read_runs(sweep.path).sweeps[0])
     assert read_again == read_runs(sweep.path).sweeps[0]
     assert read_again.sources == []
-    for spec in TRAINING_TABLES:
-        assert build_tables(spec, read_again.cells, read_again.swept) == []
-    for figure in TRAINING_FIGURES:
-        assert build_training_figures(figure, read_again.cells, read_again.swept) == []
+    for spec in load_tables():
+        if spec.experiment in (("gsm8k_reward",), ("gsm8k_eval",)):
+            assert build_tables(spec, read_again.cells, read_again.swept) == []
+    assert draw_pictures(TRAINING_FIGURES, read_again.cells, read_again.swept) == []
 
 
 def test_a_cell_that_left_nothing_and_one_that_only_began_are_in_the_tables(sweep: SyntheticSweep) -> None:

@@ -62,6 +62,9 @@ def test_the_wheel_holds_configuration_sweeps_and_analysis_and_no_tests(wheel: P
         "scalerlt/conf/precision/bf16.yaml",
         "scalerlt/sweeps/quickstart.yaml",
         "scalerlt/analysis/__init__.py",
+        "scalerlt/analysis/page/page.html",
+        "scalerlt/analysis/page/page.css",
+        "scalerlt/analysis/page/page.js",
         "scalerlt/tasks/data/rollouts.jsonl",
         "scalerlt/models/tiny_ouro/model.safetensors",
         "scalerlt/models/tiny_ouro/word_tokenizer.json",
@@ -74,5 +77,6 @@ def test_quickstart_and_report_run_from_a_folder_of_ones_own(scalerlt: Path, els
     run(scalerlt, "sweep", "quickstart", "experiment.repeats=1", "precision=fp32,mxfp8", "batch=small", cwd=elsewhere)
     run(scalerlt, "report", "runs/quickstart", "--out", "out", cwd=elsewhere)
     assert (elsewhere / "out" / "tables" / "rollout_throughput.md").is_file()
+    assert "Content-Security-Policy" in (elsewhere / "out" / "report.html").read_text(encoding="utf-8")
     assert list((elsewhere / "out" / "figures").glob("*.png"))
     assert "quickstart" in run(scalerlt, "sweep", "--help", cwd=elsewhere)
