@@ -1,6 +1,7 @@
 """The command line. Everything heavy is imported by the command that needs it, so that --help answers at once."""
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -34,24 +35,10 @@ Each command has its own --help. Exit codes: 0 every cell has an answer, 1 some 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if not given or given[0] in ("-h", "--help", "help"):
-            print(HELP, end="")
-            return 0
-        if given[0] == "--version":
-            from scalerlt import __version__
-
-            print(__version__)
-            return 0
-        command = COMMANDS.get(given[0])
-        if command is not None:
-            return command(given[1:])
-        if given[0].startswith("-") or "=" in given[0]:
-            return _hydra(given)  # python -m scalerlt -m precision=fp32,bf16
-        from scalerlt.planning.suggestions import nearest
-
-        raise UserError(f"there is no command {given[0]!r}{nearest(given[0], COMMANDS)}")
+        code = _answer(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return code
     except RequestErrors as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -62,8 +49,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away: not our fault
+        _discard_output()  # the reader went away: not our fault
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _discard_output()
+        print(f"error: {error.filename or 'the output'} cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+
+
+def _answer(given: list[str]) -> int:
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if given[0] == "--version":
+        from scalerlt import __version__
+
+        print(__version__)
+        return 0
+    command = COMMANDS.get(given[0])
+    if command is not None:
+        return command(given[1:])
+    if given[0].startswith("-") or "=" in given[0]:
+        return _hydra(given)  # python -m scalerlt -m precision=fp32,bf16
+    from scalerlt.planning.suggestions import nearest
+
+    raise UserError(f"there is no command {given[0]!r}{nearest(given[0], COMMANDS)}")
+
+
+def _discard_output() -> None:
+    """What is still to be written to stdout goes nowhere, so that its end raises nothing again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(arguments: list[str]) -> int:

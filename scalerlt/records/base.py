@@ -11,6 +11,8 @@ from typing import Annotated, Any, BinaryIO, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
+from scalerlt.errors import UserError
+
 Scalar = str | int | float | bool | None
 LARGEST_FILE = 2**29
 """Bytes beyond which a file is none of ours: no plan, record or series comes near."""
@@ -26,7 +28,7 @@ Moment = Annotated[str, AfterValidator(_checked_moment)]
 """A moment in ISO 8601, with its time zone."""
 
 
-class UnreadableDocument(Exception):
+class UnreadableDocument(UserError):
     """A file that is not a whole, valid document of its schema. The message names the file and the fault."""
 
 

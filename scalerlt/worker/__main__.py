@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 
 from scalerlt.errors import UserError
-from scalerlt.records.base import UnreadableDocument
 from scalerlt.records.store import CellClaimed
 from scalerlt.worker.supervisor import Supervisor
 
@@ -25,7 +24,7 @@ def main() -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         record = Supervisor().run(cell_file, stop=stop)
-    except (UserError, UnreadableDocument, CellClaimed) as error:
+    except (UserError, CellClaimed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"{record.cell_id}: {record.verdict}" + (f" ({record.reason})" if record.reason else ""))

@@ -190,3 +190,18 @@ def test_doctor_tells_devices_memory_and_packages(tmp_path: Path) -> None:
     assert result.returncode == 0
     for said in ("CPUs", "memory", "GPUs", "torch", "wandb", "Slurm"):
         assert said in result.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "scalerlt", "--help"],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert result.returncode == 2
+    assert result.stderr == "error: the output cannot be written (No space left on device)\n"
