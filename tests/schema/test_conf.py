@@ -4,7 +4,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 from schema.plain_config import option as option_values
-from schema.plain_config import plain_config
+from schema.plain_config import option, plain_config
 
 from scalerlt.errors import RequestErrors
 from scalerlt.planning.hydra_bridge import CONF
@@ -74,3 +74,8 @@ def test_all_errors_of_a_cell_are_reported_at_once() -> None:
         "seed=-1",
     ):
         assert said in text
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "gsm8k"])
+def test_what_is_evaluated_is_held_out_unless_asked_otherwise(task: str) -> None:
+    assert option_values("task", task)["split"] == "test", "training takes the training split, whatever this says"
