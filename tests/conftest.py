@@ -1,11 +1,18 @@
 """Options of the test run, and where the real GSM8K files are: never part of the repository."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
+
+
+def pytest_configure() -> None:
+    # A shell starts what it puts into the background with SIGINT ignored; tests of Ctrl-C and their children need it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
