@@ -14,6 +14,7 @@ from scalerlt.experiments.building import (
     checkpoint_schedule,
     device_of,
     optimizer_settings,
+    readout_of,
 )
 from scalerlt.experiments.inputs import repeats
 from scalerlt.experiments.io_metrics import record_bandwidth, record_share, record_traffic
@@ -39,6 +40,7 @@ from scalerlt.learner.comparison import (
     parameter_group,
     schedule_errors,
 )
+from scalerlt.learner.readout import FULL
 from scalerlt.learner.step import ActorUpdate, OnPhase, PolicyGradient, StepResult, no_phase
 from scalerlt.measure.clock import PhaseTimer, synchronizer, timed
 from scalerlt.measure.gradients import ErrorFigures, ErrorReport, Tolerance, compare
@@ -150,10 +152,13 @@ def _compare_schedule(
     """The errors of the cell's schedule, and the fp64 learner at the initial weights."""
     initial = build_model(cell, number_format(cell.precision.name).dtype)
     under_schedule, without = (
-        learn_twice(build_learner(cell, copy.deepcopy(initial), schedule=schedule, settings=TWO_UPDATES), minibatches)
-        for schedule in (checkpoint_schedule(cell), NoCheckpoint())
+        learn_twice(
+            build_learner(cell, copy.deepcopy(initial), schedule=schedule, settings=TWO_UPDATES, readout=readout),
+            minibatches,
+        )
+        for schedule, readout in ((checkpoint_schedule(cell), readout_of(cell)), (NoCheckpoint(), FULL))
     )
-    fp64 = build_learner(cell, initial.to(torch.float64), schedule=NoCheckpoint(), settings=TWO_UPDATES)
+    fp64 = build_learner(cell, initial.to(torch.float64), schedule=NoCheckpoint(), settings=TWO_UPDATES, readout=FULL)
     _, fp64_gradients = first_gradient(fp64, minibatches[0])
     fp64.optimizer.clear()
     return under_schedule, schedule_errors(under_schedule, without, fp64_gradients, _tolerances(cell)), fp64
@@ -177,6 +182,7 @@ def _compare_policy(
         settings=TWO_UPDATES,
         objective=PolicyGradient(),
         logprob="replay",
+        readout=FULL,
     )
     _, gradients = first_gradient(generated, responses)
     return spread, compare(spread.gradients, gradients, group=parameter_group)
@@ -194,7 +200,8 @@ def _tolerances(cell: Cell) -> Tolerances:
 
 
 def _record_errors(cell: Cell, recorder: Recorder, learning: Learning, errors: ScheduleErrors) -> None:
-    sched = "against checkpoint=none in the same precision"
+    full = "" if cell.checkpoint.readout == "full" else " with readout=full"
+    sched = f"against checkpoint=none{full} in the same precision"
     rounding = "against fp64 of the same estimator from the same weights"
     tolerances = _tolerances(cell)
     for name, value in learning.statistics.items():

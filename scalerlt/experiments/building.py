@@ -8,9 +8,11 @@ import torch
 from scalerlt.errors import UserError
 from scalerlt.experiments.inputs import differences, model_config, weights_path
 from scalerlt.learner.grpo import Grpo as GrpoObjective
+from scalerlt.learner.layout import Layout
 from scalerlt.learner.logprobs import LogprobKind
 from scalerlt.learner.objective import Objective
 from scalerlt.learner.optimizer import ActorOptimizer, OptimizerSettings, freeze_exit_gate
+from scalerlt.learner.readout import FULL, Readout, TiledReadout
 from scalerlt.learner.rltt import Rltt as RlttObjective
 from scalerlt.learner.step import ActorUpdate, PolicyGradient
 from scalerlt.models.checkpoint import build, load_hf
@@ -21,6 +23,7 @@ from scalerlt.rollout.native import OnPhase as RolloutPhase
 from scalerlt.schema import Cell
 from scalerlt.schema.algorithm.grpo import Grpo
 from scalerlt.schema.algorithm.rltt import Rltt
+from scalerlt.schema.checkpoint.prefix import Prefix
 from scalerlt.schema.optimizer.adamw import AdamW
 from scalerlt.schema.optimizer.sgd import Sgd
 from scalerlt.schema.rollout.last_exited import LastExited
@@ -50,13 +53,14 @@ def build_learner(
     cell: Cell,
     model: OuroForCausalLM,
     *,
-    schedule: Schedule,
+    schedule: Schedule | Layout,
     settings: OptimizerSettings,
     objective: Objective | None = None,
     logprob: LogprobKind | None = None,
+    readout: Readout | None = None,
 ) -> ActorUpdate:
-    """A learner of `model`, whose exit gate it freezes, with the cell's batch sizes, and with its objective and kind of
-    log-probs unless others are given."""
+    """A learner of `model`, whose exit gate it freezes, with the cell's batch sizes, and with its objective, kind of
+    log-probs and readout unless others are given."""
     freeze_exit_gate(model)
     return ActorUpdate(
         model,
@@ -67,6 +71,7 @@ def build_learner(
         microbatch_tokens=cell.batch.microbatch_tokens,
         objective=objective or objective_of(cell),
         logprob=logprob or logprob_kind(cell),
+        readout=readout or readout_of(cell),
     )
 
 
@@ -92,9 +97,15 @@ def logprob_kind(cell: Cell) -> LogprobKind:
     raise UserError(f"logprob={cell.logprob.name} is not known to the learner; use dense, replay or hybrid")
 
 
-def checkpoint_schedule(cell: Cell) -> Schedule:
-    """The cell's activation checkpoint schedule."""
-    schedule: Schedule = resolve_name(cell.checkpoint.target)()
+def readout_of(cell: Cell) -> Readout:
+    """How the cell's learner makes log-probs of hidden states."""
+    return FULL if cell.checkpoint.readout == "full" else TiledReadout(cell.checkpoint.readout_tile)
+
+
+def checkpoint_schedule(cell: Cell) -> Schedule | Layout:
+    """The cell's activation checkpoint schedule: over whole sequences, or one that shares prefixes."""
+    options = {"wave_responses": cell.checkpoint.wave_responses} if isinstance(cell.checkpoint, Prefix) else {}
+    schedule: Schedule | Layout = resolve_name(cell.checkpoint.target)(**options)
     return schedule
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scalerlt.experiments.building import logprob_kind
+from scalerlt.experiments.building import logprob_kind, readout_of
 from scalerlt.learner.advantages import Advantages, group_advantages
 from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.logprobs import LogprobKind, response_logprobs
@@ -77,4 +77,5 @@ def _evaluated(
         responses,
         temperature=cell.rollout.temperature,
         microbatch_tokens=cell.batch.microbatch_tokens,
+        readout=readout_of(cell),
     )

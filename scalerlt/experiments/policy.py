@@ -15,6 +15,7 @@ from scalerlt.experiments.building import (
     exit_rule,
     logprob_kind,
     optimizer_settings,
+    readout_of,
 )
 from scalerlt.experiments.learning import needs_reference
 from scalerlt.experiments.requests import tokenizer_of
@@ -82,6 +83,7 @@ class Policy:
             responses,
             temperature=self.cell.rollout.temperature,
             microbatch_tokens=self.cell.batch.microbatch_tokens,
+            readout=readout_of(self.cell),
         )
 
     def depth_match_fraction(self, responses: Sequence[TrainingResponse]) -> float | None:

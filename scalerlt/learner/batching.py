@@ -117,15 +117,15 @@ def minibatches_of(responses: Sequence[T], size: int) -> list[list[T]]:
     return [list(responses[start : start + size]) for start in range(0, len(responses), size)]
 
 
-def microbatches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+def microbatches(lengths: Sequence[int], tokens: int, sequences: int | None = None) -> Iterator[list[int]]:
     """Indices of sequences that are run through the model together, longest first, so that little is padding.
 
-    The split decides about memory alone: padded, a micro-batch holds at most `tokens` tokens. A longer sequence gets
-    a micro-batch of its own.
+    The split decides about memory alone: padded, a micro-batch holds at most `tokens` tokens, in at most `sequences`
+    sequences. A longer sequence gets a micro-batch of its own.
     """
     current: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        if current and (len(current) + 1) * lengths[current[0]] > tokens:
+        if current and ((len(current) + 1) * lengths[current[0]] > tokens or len(current) == sequences):
             yield current
             current = []
         current.append(index)

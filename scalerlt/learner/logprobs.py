@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from scalerlt.learner.batching import PaddedBatch, TrainingResponse, microbatches, pad
+from scalerlt.learner.readout import FULL, OutputHead, Readout
 from scalerlt.learner.replay import replay_states
 from scalerlt.models.ouro import OuroForCausalLM, Schedule
-from scalerlt.numerics.precision import internal_dtype
 
 LogprobKind = Literal["dense", "replay", "hybrid"]
 
 
-class LoopedModel(Protocol):
+class LoopedModel(OutputHead, Protocol):
     """What dense log-probs ask of a model."""
 
     @property
@@ -24,9 +24,6 @@ class LoopedModel(Protocol):
     def __call__(self, input_ids: Tensor, *, schedule: Schedule | None = None) -> list[Tensor]:
         """Token ids [B, S] to the hidden states of every loop, each [B, S, H], the last loop's last."""
 
-    def logits(self, h: Tensor) -> Tensor:
-        """Hidden states [..., H] to next-token logits [..., V]."""
-
 
 def logprobs(
     kind: LogprobKind,
@@ -35,6 +32,7 @@ def logprobs(
     *,
     temperature: float,
     schedule: Schedule | None = None,
+    readout: Readout = FULL,
 ) -> Tensor:
     """Log-probs of the sampled tokens in one of the three ways.
 
@@ -48,23 +46,29 @@ def logprobs(
         temperature: of the sampling, above 0.
         schedule: how layers and loops are executed; what is not differentiated has nothing to checkpoint. None:
             directly.
+        readout: how hidden states become log-probs.
 
     Returns:
         [B, T] in the internal dtype, zero where there is no response token.
     """
     if kind == "dense":
-        return dense_logprobs(model, batch, temperature=temperature, schedule=schedule)
+        return dense_logprobs(model, batch, temperature=temperature, schedule=schedule, readout=readout)
     if kind == "replay":
-        return replay_logprobs(model, batch, temperature=temperature, schedule=schedule)
+        return replay_logprobs(model, batch, temperature=temperature, schedule=schedule, readout=readout)
     if kind == "hybrid":
         with torch.no_grad():
-            replay = replay_logprobs(model, batch, temperature=temperature, schedule=schedule)
-        return hybrid(replay, dense_logprobs(model, batch, temperature=temperature, schedule=schedule))
+            replay = replay_logprobs(model, batch, temperature=temperature, schedule=schedule, readout=readout)
+        return hybrid(replay, dense_logprobs(model, batch, temperature=temperature, schedule=schedule, readout=readout))
     raise ValueError(f"log-probs {kind!r} are none of dense, replay and hybrid")
 
 
 def dense_logprobs(
-    model: LoopedModel, batch: PaddedBatch, *, temperature: float, schedule: Schedule | None = None
+    model: LoopedModel,
+    batch: PaddedBatch,
+    *,
+    temperature: float,
+    schedule: Schedule | None = None,
+    readout: Readout = FULL,
 ) -> Tensor:
     """`logprob=dense`: every token at full depth, in one teacher-forced causal pass.
 
@@ -76,35 +80,46 @@ def dense_logprobs(
         temperature: of the sampling, above 0: the distribution is softmax(logits / temperature) over the whole
             vocabulary. (Dividing log-probs instead would leave it unnormalised.)
         schedule: activation checkpointing; None: none.
+        readout: how hidden states become log-probs.
 
     Returns:
         [B, T] in the internal dtype, zero where there is no response token.
     """
     _check(temperature)
     last = model(batch.input_ids, schedule=schedule)[-1]
-    return _read_out(model, last.flatten(0, 1)[batch.predictors], batch, temperature)
+    return _read_out(model, last.flatten(0, 1)[batch.predictors], batch, temperature, readout)
 
 
 def replay_logprobs(
-    model: OuroForCausalLM, batch: PaddedBatch, *, temperature: float, schedule: Schedule | None = None
+    model: OuroForCausalLM,
+    batch: PaddedBatch,
+    *,
+    temperature: float,
+    schedule: Schedule | None = None,
+    readout: Readout = FULL,
 ) -> Tensor:
     """`logprob=replay`: every token at its recorded exit depth, under the rollout's own schedule; see `replay_states`.
 
     Arguments and result are those of `dense_logprobs`.
     """
     _check(temperature)
-    return _read_out(model, replay_states(model, batch, schedule), batch, temperature)
+    return _read_out(model, replay_states(model, batch, schedule), batch, temperature, readout)
 
 
 def loop_logprobs(
-    model: LoopedModel, batch: PaddedBatch, *, temperature: float, schedule: Schedule | None = None
+    model: LoopedModel,
+    batch: PaddedBatch,
+    *,
+    temperature: float,
+    schedule: Schedule | None = None,
+    readout: Readout = FULL,
 ) -> Tensor:
     """Dense log-probs read out after every loop, [K, B, T]; the last loop's are `dense_logprobs`, whose arguments
     these are."""
     _check(temperature)
     states = model(batch.input_ids, schedule=schedule)
     return torch.stack(
-        [_read_out(model, state.flatten(0, 1)[batch.predictors], batch, temperature) for state in states]
+        [_read_out(model, state.flatten(0, 1)[batch.predictors], batch, temperature, readout) for state in states]
     )
 
 
@@ -127,6 +142,7 @@ def response_logprobs(
     *,
     temperature: float,
     microbatch_tokens: int,
+    readout: Readout = FULL,
 ) -> list[list[float]]:
     """Log-probs of each response's tokens, without gradient: what old and reference log-probs are made of.
 
@@ -136,13 +152,15 @@ def response_logprobs(
         responses: any number, empty ones too.
         temperature: of the sampling, above 0.
         microbatch_tokens: padded tokens per forward pass.
+        readout: how hidden states become log-probs.
     """
     values: list[list[float]] = [[] for _ in responses]
     filled = [index for index, response in enumerate(responses) if response.response_tokens]
     for picked in microbatches([responses[index].rows for index in filled], microbatch_tokens):
         chosen = [filled[index] for index in picked]
         batch = pad([responses[index] for index in chosen], model.device)
-        evaluated = logprobs("replay" if kind == "hybrid" else kind, model, batch, temperature=temperature)
+        without_gradient: LogprobKind = "replay" if kind == "hybrid" else kind
+        evaluated = logprobs(without_gradient, model, batch, temperature=temperature, readout=readout)
         for index, row in zip(chosen, evaluated.tolist(), strict=True):
             values[index] = row[: len(responses[index].response_tokens)]
     return values
@@ -153,9 +171,7 @@ def _check(temperature: float) -> None:
         raise ValueError(f"temperature {temperature}: greedy sampling has no distribution to learn from")
 
 
-def _read_out(model: LoopedModel, hidden: Tensor, batch: PaddedBatch, temperature: float) -> Tensor:
+def _read_out(model: LoopedModel, hidden: Tensor, batch: PaddedBatch, temperature: float, readout: Readout) -> Tensor:
     """The hidden states [N, H] that predict the targets to their log-probs, laid out as [B, T]."""
-    logits = model.logits(hidden)
-    logprobs = torch.log_softmax(logits.to(internal_dtype(logits.dtype)) / temperature, dim=-1)
-    sampled = logprobs.gather(-1, batch.targets[:, None]).squeeze(-1)
+    sampled = readout(model, hidden, batch.targets, temperature)
     return sampled.new_zeros(batch.response_mask.shape).masked_scatter(batch.response_mask, sampled)

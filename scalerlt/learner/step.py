@@ -1,29 +1,24 @@
 """One learner step: forward, loss and backward of each micro-batch, then the optimizer."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from scalerlt.learner.batching import TrainingResponse, microbatches, pad
-from scalerlt.learner.logprobs import LogprobKind, logprobs, loop_logprobs
+from scalerlt.learner.batching import TrainingResponse
+from scalerlt.learner.layout import Estimator, Layout, OnPhase, Pass, StepRun, WholeSequences, no_phase
+from scalerlt.learner.logprobs import LogprobKind
 from scalerlt.learner.mismatch import mismatch
 from scalerlt.learner.objective import Objective, Reduction, SampledTokens, logical_weights, policy_gradient_loss
 from scalerlt.learner.optimizer import ActorOptimizer
-from scalerlt.learner.traffic import CountedSchedule, LearnerRuns, LearnerTraffic, learner_traffic
+from scalerlt.learner.readout import FULL, Readout
+from scalerlt.learner.traffic import LearnerRuns, LearnerTraffic, learner_traffic
 from scalerlt.models.ouro import OuroForCausalLM, Schedule
 
-OnPhase = Callable[[str], AbstractContextManager[None]]
-"""Makes the context in which the phase of this name runs: forward, backward, optimizer."""
-
-
-def no_phase(name: str) -> AbstractContextManager[None]:
-    """Phases are of no interest."""
-    return nullcontext()
+__all__ = ["ActorUpdate", "BackwardResult", "OnPhase", "PolicyGradient", "StepResult", "no_phase"]
 
 
 @dataclass(frozen=True)
@@ -48,9 +43,9 @@ class BackwardResult:
     Attributes:
         loss: of the whole step.
         trained_tokens: response tokens with a weight, never padding.
-        prompt_tokens: tokens of the prompts that were run, once for each response.
+        prompt_tokens: tokens of the prompts, once for each response that was run, though prompts may be shared.
         padded_tokens: places of the micro-batches that held no token; counted nowhere else.
-        microbatches: forward and backward passes.
+        microbatches: forward passes with a loss, and their backward passes.
         runs: of the model's parts in these passes.
         statistics: the objective's, and those of `mismatch` where every trained response has its rollout's log-probs;
             none when nothing was trained.
@@ -84,12 +79,14 @@ class ActorUpdate:
     Args:
         model: the policy.
         optimizer: of this model's parameters.
-        schedule: activation checkpointing.
+        schedule: activation checkpointing over whole sequences, or a layout of its own, such as shared prefixes.
         reduction: of the loss over the tokens of an optimizer step.
         temperature: of the sampling.
-        microbatch_tokens: padded tokens per forward and backward pass; decides about memory alone.
+        microbatch_tokens: padded tokens per forward and backward pass, of which a prompt that a layout runs by itself
+            is none; decides about memory alone.
         objective: what is minimised.
         logprob: how the sampled tokens are evaluated; an objective over all loops takes dense ones only.
+        readout: how hidden states become log-probs.
 
     Raises:
         ValueError: an objective over all loops with other than dense log-probs.
@@ -100,23 +97,25 @@ class ActorUpdate:
         model: OuroForCausalLM,
         optimizer: ActorOptimizer,
         *,
-        schedule: Schedule,
+        schedule: Schedule | Layout,
         reduction: Reduction,
         temperature: float,
         microbatch_tokens: int,
         objective: Objective = PolicyGradient(),
         logprob: LogprobKind = "dense",
+        readout: Readout = FULL,
     ) -> None:
         if objective.all_loops and logprob != "dense":
             raise ValueError(f"an objective over all loops takes dense log-probs, not {logprob}")
         self.model = model
         self.optimizer = optimizer
-        self._schedule = schedule
         self.reduction = reduction
-        self._temperature = temperature
+        self._layout = schedule if isinstance(schedule, Layout) else WholeSequences(schedule)
         self._microbatch_tokens = microbatch_tokens
         self._objective = objective
-        self._logprob = logprob
+        self._estimator = Estimator(
+            model=model, kind=logprob, all_loops=objective.all_loops, temperature=temperature, readout=readout
+        )
 
     def step(self, responses: Sequence[TrainingResponse], on_phase: OnPhase = no_phase) -> StepResult:
         """One optimizer step over all of `responses`."""
@@ -133,19 +132,19 @@ class ActorUpdate:
         """
         weights = logical_weights([response.trained for response in responses], self.reduction)
         kept = [index for index, weight in enumerate(weights) if bool(weight.any())]
-        schedule = CountedSchedule(self._schedule)
+        run = StepRun(self._estimator, self.optimizer, self._layout.schedule, on_phase)
         losses: list[Tensor] = []
         parts: list[SampledTokens] = []
         padded_tokens = 0
-        for picked in microbatches([responses[index].rows for index in kept], self._microbatch_tokens):
-            chosen = [kept[index] for index in picked]
-            chosen_responses = [responses[index] for index in chosen]
-            chosen_weights = [weights[index] for index in chosen]
-            loss, tokens = self._microbatch(chosen_responses, chosen_weights, schedule, on_phase)
+        for part in self._layout.passes([responses[index] for index in kept], self._microbatch_tokens, run):
+            chosen = [kept[index] for index in part.picked]
+            loss, tokens = self._pass(
+                part, [responses[index] for index in chosen], [weights[index] for index in chosen], run
+            )
             losses.append(loss)
             parts.append(tokens)
-            rows = [response.rows for response in chosen_responses]
-            padded_tokens += len(rows) * max(rows) - sum(rows)
+            padded_tokens += part.padded_tokens
+            del part  # what it holds is not needed while the layout goes on
         return BackwardResult(
             loss=sum(float(loss) for loss in losses),
             trained_tokens=sum(int((weight != 0).sum()) for weight in weights),
@@ -153,11 +152,14 @@ class ActorUpdate:
             padded_tokens=padded_tokens,
             microbatches=len(losses),
             runs=LearnerRuns(
-                forward=schedule.forward,
-                recomputed=schedule.recomputed,
-                differentiated=schedule.differentiated,
-                rows=sum(responses[index].rows for index in kept),
+                forward=run.schedule.forward,
+                recomputed=run.schedule.recomputed,
+                differentiated=run.schedule.differentiated,
+                token_calls=run.schedule.token_calls,
+                rows=run.rows,
+                embeddings=run.embeddings,
                 targets=sum(len(responses[index].response_tokens) for index in kept),
+                evaluations=self._estimator.evaluations + self._layout.recomputed_evaluations,
             ),
             statistics=self._statistics(parts),
         )
@@ -168,43 +170,21 @@ class ActorUpdate:
             self.model,
             result.runs,
             microbatches=result.microbatches,
+            readout=self._estimator.readout,
             readouts=self.model.config.total_ut_steps if self._objective.all_loops else 1,
             master_bytes=self.optimizer.master_bytes,
             optimizer=self.optimizer.step_traffic(updated=result.updated) if result.microbatches else 0,
         )
 
-    def _microbatch(
-        self,
-        responses: list[TrainingResponse],
-        weights: list[Tensor],
-        schedule: CountedSchedule,
-        on_phase: OnPhase,
+    def _pass(
+        self, part: Pass, responses: list[TrainingResponse], weights: list[Tensor], run: StepRun
     ) -> tuple[Tensor, SampledTokens]:
-        with on_phase("forward"):
-            tokens = self._evaluate(responses, weights, schedule)
+        with run.forward():
+            tokens = _sampled_tokens(part.evaluate(), responses, weights)
             loss = self._objective.loss(tokens)
-        with on_phase("backward"), schedule.recomputing():
+        with run.backward():
             loss.backward()
-            self.optimizer.accumulate()
         return loss.detach(), tokens.trained()
-
-    def _evaluate(self, responses: list[TrainingResponse], weights: list[Tensor], schedule: Schedule) -> SampledTokens:
-        batch = pad(responses, self.model.device)
-        if self._objective.all_loops:
-            evaluated = loop_logprobs(self.model, batch, temperature=self._temperature, schedule=schedule)
-        else:
-            evaluated = logprobs(self._logprob, self.model, batch, temperature=self._temperature, schedule=schedule)
-        advantages = torch.tensor([[response.advantage] for response in responses], dtype=torch.float64)
-        return SampledTokens(
-            logprobs=evaluated,
-            weights=pad_sequence(weights, batch_first=True).to(evaluated),
-            advantages=advantages.to(evaluated),
-            rollout_logprobs=_padded([response.rollout_logprobs for response in responses], evaluated),
-            old_logprobs=_padded(
-                [response.old_logprobs or response.rollout_logprobs for response in responses], evaluated
-            ),
-            ref_logprobs=_padded([response.ref_logprobs for response in responses], evaluated),
-        )
 
     def _statistics(self, parts: list[SampledTokens]) -> dict[str, float]:
         if not parts:
@@ -215,6 +195,18 @@ class ActorUpdate:
             last = tokens.logprobs[-1] if self._objective.all_loops else tokens.logprobs
             statistics |= mismatch(last, tokens.rollout_logprobs, tokens.weights != 0)
         return statistics
+
+
+def _sampled_tokens(evaluated: Tensor, responses: list[TrainingResponse], weights: list[Tensor]) -> SampledTokens:
+    advantages = torch.tensor([[response.advantage] for response in responses], dtype=torch.float64)
+    return SampledTokens(
+        logprobs=evaluated,
+        weights=pad_sequence(weights, batch_first=True).to(evaluated),
+        advantages=advantages.to(evaluated),
+        rollout_logprobs=_padded([response.rollout_logprobs for response in responses], evaluated),
+        old_logprobs=_padded([response.old_logprobs or response.rollout_logprobs for response in responses], evaluated),
+        ref_logprobs=_padded([response.ref_logprobs for response in responses], evaluated),
+    )
 
 
 def _padded(rows: list[Sequence[float] | None], like: Tensor) -> Tensor | None:

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from scalerlt.learner.readout import Readout
 from scalerlt.models.ouro import OuroForCausalLM, Result, Schedule
 
 Part = Literal["layer", "loop"]
@@ -22,6 +23,7 @@ class CountedSchedule:
         forward: runs of a physical layer and of a whole loop in the forward pass.
         recomputed: the same in the backward pass.
         differentiated: those of the forward pass that a backward pass goes through.
+        token_calls: rows that went through a layer, in all these runs; padding too, where it goes through layers.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -29,6 +31,7 @@ class CountedSchedule:
         self._counter = self.forward = Counter[Part]()
         self.recomputed = Counter[Part]()
         self.differentiated = Counter[Part]()
+        self.token_calls = 0
 
     def layer(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
         """`fn(*tensors)` as the schedule runs a layer."""
@@ -47,6 +50,8 @@ class CountedSchedule:
 
     def _run(self, part: Part, fn: Callable[..., Result], *tensors: Tensor) -> Result:
         self._counter[part] += 1
+        if part == "layer":
+            self.token_calls += tensors[0].shape[:-1].numel()
         if self._counter is self.forward and torch.is_grad_enabled():
             self.differentiated[part] += 1
         return fn(*tensors)
@@ -57,16 +62,21 @@ class LearnerRuns:
     """What ran in the forward and backward passes of one optimizer step.
 
     Attributes:
-        forward, recomputed, differentiated: as `CountedSchedule` counts them.
-        rows: tokens of the micro-batches, without padding.
+        forward, recomputed, differentiated, token_calls: as `CountedSchedule` counts them.
+        rows: tokens that were embedded, without padding, each time that they were.
+        embeddings: backward passes that went through loops and embedding.
         targets: response tokens whose log-probs were evaluated.
+        evaluations: how often they were, those computed again too.
     """
 
     forward: Counter[Part]
     recomputed: Counter[Part]
     differentiated: Counter[Part]
+    token_calls: int
     rows: int
+    embeddings: int
     targets: int
+    evaluations: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +93,7 @@ class LearnerTraffic:
         gradients: each product that gives the gradient of a weight writes it once, and reads once what it adds to; a
             fresh sum begins with the optimizer step, or with each micro-batch where there are master weights, to whose
             gradients the sum is then added. The embedding's is written whole.
-        readout: the output head is read once in the forward and once in the backward pass; logits are written and read
-            once, and so is their gradient.
+        readout: as `Readout.bytes_moved` says.
         optimizer: `ActorOptimizer.step_traffic`.
     """
 
@@ -104,6 +113,7 @@ def learner_traffic(
     runs: LearnerRuns,
     *,
     microbatches: int,
+    readout: Readout,
     readouts: int,
     master_bytes: int,
     optimizer: int,
@@ -113,7 +123,8 @@ def learner_traffic(
     Args:
         model: with the shapes and dtypes of the one that was trained.
         runs: what ran.
-        microbatches: forward and backward passes.
+        microbatches: forward and backward passes with a readout.
+        readout: how log-probs were made.
         readouts: loops after which each evaluation of the model is read out.
         master_bytes: size of the gradients that are accumulated in master weights; 0: in the parameters themselves.
         optimizer: bytes of the optimizer's step.
@@ -127,31 +138,28 @@ def learner_traffic(
     def read(counted: Counter[Part]) -> int:
         return counted["layer"] * layers // config.num_hidden_layers + counted["loop"] * norm
 
-    # The embedding and the readouts come once with every K loops, and every micro-batch is evaluated the same way.
-    evaluations, differentiated = (
-        counted["loop"] // (config.total_ut_steps * microbatches) for counted in (runs.forward, runs.differentiated)
-    )
-    sums = microbatches if master_bytes else 1
+    def summed(nbytes: int, products: int, passes: int) -> int:
+        return (2 * products - (passes if master_bytes else 1)) * nbytes
 
-    def summed(nbytes: int, products: int) -> int:
-        return (2 * products - sums) * nbytes
-
+    body = layers + norm + embedding
     gradients = (
-        summed(layers, runs.differentiated["layer"] // config.num_hidden_layers)
-        + summed(norm, runs.differentiated["loop"])
-        + summed(head, readouts * differentiated * microbatches)
-        + summed(embedding, differentiated * microbatches)
+        summed(layers, runs.differentiated["layer"] // config.num_hidden_layers, runs.embeddings)
+        + summed(norm, runs.differentiated["loop"], runs.embeddings)
+        + summed(embedding, runs.embeddings, runs.embeddings)
+        + summed(head, readouts * microbatches, microbatches)
     )
     if master_bytes:
-        gradients += microbatches * (layers + norm + head + embedding) + (2 * microbatches - 1) * master_bytes
+        wider = master_bytes // (body + head)
+        for nbytes, passes in ((body, runs.embeddings), (head, microbatches)):
+            gradients += (passes + (2 * passes - 1) * wider) * nbytes
     logits = runs.targets * config.vocab_size * size
     return LearnerTraffic(
         weights=read(runs.forward)
         + read(runs.recomputed)
         + read(runs.differentiated)
-        + evaluations * runs.rows * config.hidden_size * size,
+        + runs.rows * config.hidden_size * size,
         gradients=gradients,
-        readout=readouts * (evaluations + differentiated) * (microbatches * head + 2 * logits),
+        readout=readouts * readout.bytes_moved(microbatches * head, logits, runs.evaluations),
         optimizer=optimizer,
     )
 

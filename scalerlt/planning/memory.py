@@ -10,7 +10,14 @@ How far off, over the cells of the quickstart (tiny model, CPU): see `docs/plann
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalerlt.planning.workload import Sequences, microbatches, parameters, rollout_sequences, training_sequences
+from scalerlt.planning.workload import (
+    SHARED_PREFIX,
+    Sequences,
+    microbatches,
+    parameters,
+    rollout_sequences,
+    training_sequences,
+)
 from scalerlt.schema.algorithm.grpo import Grpo
 from scalerlt.schema.algorithm.rltt import Rltt
 from scalerlt.schema.cell import Cell
@@ -132,9 +139,9 @@ def kv_cache_bytes(model: Model, slots: int, positions: int, number: int) -> int
 
 def saved_bytes(cell: Cell, *, number: int | None = None, checkpoint: str | None = None) -> int:
     """What autograd keeps of the largest micro-batch, the readout's share included: `saved_bytes` of a record."""
-    batches = microbatches(cell, training_sequences(cell).lengths)
-    number = number or BYTES[cell.precision.name]
     schedule = checkpoint or cell.checkpoint.name
+    batches = microbatches(cell, training_sequences(cell).lengths, shared=schedule in SHARED_PREFIX)
+    number = number or BYTES[cell.precision.name]
     return max(_kept(cell, batch, number, schedule) + _kept_readout(cell, batch, number) for batch in batches)
 
 
@@ -156,7 +163,7 @@ def _rollout(cell: Cell, sequences: Sequences, slots: int, number: int) -> dict[
 def _update(cell: Cell, sequences: Sequences, number: int) -> dict[str, dict[str, int]]:
     """The end of the forward pass, where the readout stands, and the backward pass through the layers."""
     schedule = cell.checkpoint.name
-    batches = list(microbatches(cell, sequences.lengths))
+    batches = list(microbatches(cell, sequences.lengths, shared=schedule in SHARED_PREFIX))
     standing = {
         **_learner(cell, number),
         "gradients": _trained(cell.model) * (number + (4 if number < 4 else 0)),
@@ -186,7 +193,7 @@ def _forward_fp64(cell: Cell, sequences: Sequences) -> dict[str, int]:
     return {
         "weights": parameters(cell.model) * 8,
         "activations": max(_rows(batch) * _unkept_row(cell.model, 8) for batch in batches),
-        "logits": max(_readout(cell, batch, 8) for batch in batches),
+        "logits": max(_readout(cell, batch, 8, "full") for batch in batches),
     }
 
 
@@ -199,7 +206,7 @@ def _update_fp64(cell: Cell, sequences: Sequences) -> dict[str, int]:
         "gradients": trained * 8 * 2,
         "compared": 2 * 4 * trained * master,
         "activations": max(_kept(cell, batch, 8, "none") for batch in batches),
-        "logits": max(_readout(cell, batch, 8) for batch in batches),
+        "logits": max(_readout(cell, batch, 8, "full") for batch in batches),
     }
 
 
@@ -209,24 +216,33 @@ def _kept(cell: Cell, batch: Sequence[tuple[int, int]], number: int, schedule: s
     Of every layer ten vectors of the hidden size (each norm's input and normalised output, the weighted output of the
     two that feed projections), four of the MLP's inner size, the rotated queries, keys, values and attention's output,
     and softmax's and the norms' statistics. The four norm inputs are kept in the internal precision.
+
+    Of shared prefixes this is an upper bound: the graphs of a wave, of the prompt, whose boundary is a part of it, and
+    the adjoints of the boundary.
     """
     model, rows = cell.model, _rows(batch)
+    adjoints = 0
+    if schedule in SHARED_PREFIX:
+        prompt = max(prompt for prompt, _ in batch)
+        rows = prompt + sum(response - 1 for _, response in batch)
+        width = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim + model.hidden_size
+        adjoints = model.total_ut_steps * prompt * width * number
     loops, layers, hidden = model.total_ut_steps, model.num_hidden_layers, model.hidden_size
     match schedule:
-        case "none":
+        case "none" | "prefix" | "joint" | "streamed" | "packed_shared":
             row = loops * (layers * _layer(model, number) + _norm(model, number))
         case "layer":
             row = loops * (layers * hidden * number + _norm(model, number))
         case _:
             row = loops * hidden * number
     tables = 2 * _width(batch) * model.head_dim * number
-    return rows * (row + INDEX) + tables
+    return rows * (row + INDEX) + tables + adjoints
 
 
 def _recomputed(cell: Cell, batch: Sequence[tuple[int, int]], number: int, schedule: str) -> int:
     """The inside of the region that is computed again while its backward pass runs."""
     match schedule:
-        case "none":
+        case "none" | "prefix" | "joint" | "streamed" | "packed_shared":
             row = 0
         case "layer":
             row = _layer(cell.model, number)
@@ -254,16 +270,24 @@ def _unkept_row(model: Model, number: int) -> int:
     return ((model.total_ut_steps + 3) * model.hidden_size + 3 * model.intermediate_size) * number
 
 
-def _kept_readout(cell: Cell, batch: Sequence[tuple[int, int]], number: int) -> int:
-    """Per label the hidden state, the log-softmax over the vocabulary, and where they come from."""
+def _kept_readout(cell: Cell, batch: Sequence[tuple[int, int]], number: int, readout: str | None = None) -> int:
+    """Per label the hidden state, the log-softmax over the vocabulary, or of tiles two numbers, and where they come
+    from."""
     model, internal = cell.model, max(number, 4)
     readouts = model.total_ut_steps if isinstance(cell.algorithm, Rltt) else 1
-    return readouts * _labels(batch) * (model.hidden_size * number + model.vocab_size * internal + 2 * INDEX)
+    normalised = 2 if (readout or cell.checkpoint.readout) == "tiled" else model.vocab_size
+    return readouts * _labels(batch) * (model.hidden_size * number + normalised * internal + 2 * INDEX)
 
 
-def _readout(cell: Cell, batch: Sequence[tuple[int, int]], number: int) -> int:
-    """The kept log-softmax, and beside it two more of its size while it is made and while its gradient is."""
-    return _kept_readout(cell, batch, number) + 2 * _labels(batch) * cell.model.vocab_size * max(number, 4)
+def _readout(cell: Cell, batch: Sequence[tuple[int, int]], number: int, readout: str | None = None) -> int:
+    """What is kept, and beside it, while log-probs and their gradient are made, two matrices over the vocabulary; or of
+    tiles one of a tile, below fp32 two more in the narrower format, and the gradient of the hidden states."""
+    model, labels, internal = cell.model, _labels(batch), max(number, 4)
+    kept = _kept_readout(cell, batch, number, readout)
+    if (readout or cell.checkpoint.readout) == "full":
+        return kept + 2 * labels * model.vocab_size * internal
+    tile = min(cell.checkpoint.readout_tile, model.vocab_size) * (internal + (2 * number if number < internal else 0))
+    return kept + labels * (tile + model.hidden_size * (internal + (number if number < internal else 0)))
 
 
 def _trained(model: Model) -> int:

@@ -11,12 +11,16 @@ from functools import lru_cache
 from pathlib import Path
 
 from scalerlt.schema.cell import Cell
+from scalerlt.schema.checkpoint.prefix import Prefix
 from scalerlt.schema.experiment import RepeatedExperiment
 from scalerlt.schema.experiment.gsm8k_eval import Gsm8kEval
 from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
 from scalerlt.schema.fields import resolve_path
 from scalerlt.schema.model import Model
 from scalerlt.schema.task.random_tokens import RandomTokens
+
+SHARED_PREFIX = ("prefix", "joint", "streamed", "packed_shared")
+"""Checkpoint schedules that run the prompt of several responses once."""
 
 TYPICAL_PROMPT_TOKENS = {"arithmetic": 24, "gsm8k": 80}
 """Of one problem in the prompt, by task: of generated problems in the embedded model's words, of GSM8K in Ouro's."""
@@ -62,13 +66,23 @@ def prompt_tokens(cell: Cell) -> tuple[int, bool]:
     return question + cell.prompt.shots * TYPICAL_EXAMPLE_TOKENS.get(cell.task.name, 200), False
 
 
-def microbatches(cell: Cell, lengths: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+def microbatches(
+    cell: Cell, lengths: Sequence[tuple[int, int]], *, shared: bool = False
+) -> Iterator[list[tuple[int, int]]]:
     """The learner's micro-batches: of each optimizer step's sequences, longest first, padded at most
-    `batch.microbatch_tokens` tokens, one sequence at least."""
+    `batch.microbatch_tokens` tokens, one sequence at least; of shared prefixes the waves, whose prompts do not count,
+    as if all prompts of a step were one."""
+    wave = cell.checkpoint.wave_responses if shared and isinstance(cell.checkpoint, Prefix) else None
     for start in range(0, len(lengths), cell.batch.minibatch_responses):
         current: list[tuple[int, int]] = []
-        for pair in sorted(lengths[start : start + cell.batch.minibatch_responses], key=lambda pair: -sum(pair)):
-            if current and (len(current) + 1) * (sum(current[0]) - 1) > cell.batch.microbatch_tokens:
+
+        def rows(pair: tuple[int, int]) -> int:
+            return pair[1] if shared else sum(pair) - 1
+
+        for pair in sorted(lengths[start : start + cell.batch.minibatch_responses], key=lambda pair: -rows(pair)):
+            if current and (
+                len(current) == wave or (len(current) + 1) * rows(current[0]) > cell.batch.microbatch_tokens
+            ):
                 yield current
                 current = []
             current.append(pair)
@@ -112,10 +126,19 @@ def flops(cell: Cell) -> float | None:
 
 
 def update_flops(cell: Cell, lengths: Sequence[tuple[int, int]]) -> float:
-    """Of one learner step over the sequences."""
+    """Of one learner step over the sequences; of shared prefixes as if each prompt had all responses of its group."""
     passes = 3 if cell.checkpoint.name == "none" else 4
     replay = {"dense": 0, "replay": 0, "hybrid": 1}.get(cell.logprob.name, 0)
-    return (passes + replay) * _forward(cell, lengths, read_out_all=False)
+    forward = (passes + replay) * _forward(cell, lengths, read_out_all=False)
+    if cell.checkpoint.name in SHARED_PREFIX:
+        prompts = _forward(cell, [(prompt, 1) for prompt, _ in lengths], read_out_all=False)
+        responses = _forward(cell, lengths, read_out_all=False) - prompts
+        sharing = min(cell.batch.group_size, cell.batch.minibatch_responses)
+        prompt_passes = 4 if cell.checkpoint.name in ("joint", "streamed") else 3
+        passes = 4 if cell.checkpoint.name == "joint" else 3
+        forward = prompt_passes * prompts / sharing + (passes + replay) * responses
+    tiled = cell.checkpoint.readout == "tiled" and passes == 3  # else the fourth pass counts the logits once more
+    return forward + (_read_out(cell, lengths, every_loop=_rltt(cell)) if tiled else 0)
 
 
 def _forward(cell: Cell, lengths: Sequence[tuple[int, int]], *, read_out_all: bool) -> float:
@@ -124,10 +147,18 @@ def _forward(cell: Cell, lengths: Sequence[tuple[int, int]], *, read_out_all: bo
     pairs = sum((prompt + response - 1) * (prompt + response) / 2 for prompt, response in lengths)
     width = model.num_attention_heads * model.head_dim
     layers = model.total_ut_steps * model.num_hidden_layers
-    read_out = sum(response for _, response in lengths) * model.hidden_size * model.vocab_size
-    if cell.algorithm.name == "rltt" and not read_out_all:
-        read_out *= model.total_ut_steps
-    return 2 * (layers * (rows * _layer_weights(model) + 2 * pairs * width) + read_out)
+    read_out = _read_out(cell, lengths, every_loop=_rltt(cell) and not read_out_all)
+    return 2 * layers * (rows * _layer_weights(model) + 2 * pairs * width) + read_out
+
+
+def _read_out(cell: Cell, lengths: Sequence[tuple[int, int]], *, every_loop: bool) -> float:
+    model = cell.model
+    labels = sum(response for _, response in lengths) * (model.total_ut_steps if every_loop else 1)
+    return 2 * labels * model.hidden_size * model.vocab_size
+
+
+def _rltt(cell: Cell) -> bool:
+    return cell.algorithm.name == "rltt"
 
 
 def _layer_weights(model: Model) -> int:

@@ -7,10 +7,11 @@ import torch
 from experiments.actor_cells import make_cell, write_rollouts
 
 from scalerlt.errors import UserError
-from scalerlt.experiments import actor_update
+from scalerlt.experiments import actor_update, building
 from scalerlt.experiments.building import build_model, checkpoint_schedule, optimizer_settings
 from scalerlt.experiments.recorded import recorded_samples
 from scalerlt.learner.checkpoint import LayerCheckpoint, LoopCheckpoint, NoCheckpoint
+from scalerlt.learner.readout import TiledReadout
 from scalerlt.models.checkpoint import save_hf
 from scalerlt.records.recorder import Recorder
 
@@ -119,6 +120,18 @@ def test_checkpoints_keep_less(tmp_path: Path, rollouts: Path):
     assert cells["none"]["loss"] == cells["layer"]["loss"] == cells["loop"]["loss"]
 
 
+@pytest.mark.parametrize("checkpoint", ["prefix", "joint", "streamed", "packed_shared"])
+def test_shared_prefixes_learn_the_same_and_keep_less(tmp_path: Path, rollouts: Path, checkpoint: str):
+    none = values(measure(tmp_path, rollouts, precision="fp64"))
+    for waves in ({},) if checkpoint == "packed_shared" else ({"checkpoint.wave_responses": 1}, {}):
+        options = {"precision": "fp64", "values": waves}
+        shared = values(measure(tmp_path, rollouts, checkpoint=checkpoint, **options))
+        assert shared["loss"] == pytest.approx(none["loss"], abs=1e-12)
+        assert shared["grad_sched_relative_l2"] < 1e-12
+        assert shared["saved_bytes"] < none["saved_bytes"]
+        assert shared["trained_tokens"] == none["trained_tokens"]
+
+
 def test_what_decides_about_memory_alone_leaves_loss_and_gradient_norm(tmp_path: Path, rollouts: Path):
     first = values(measure(tmp_path, rollouts, precision="fp64"))
     second = values(measure(tmp_path, rollouts, precision="fp64", values={"batch.microbatch_tokens": 1}))
@@ -221,3 +234,29 @@ def test_checkpoints_move_more_weights(tmp_path: Path, rollouts: Path):
     assert none[f"{name}/weights"] < layer[f"{name}/weights"] < loop[f"{name}/weights"]
     for part in ("gradients", "readout", "optimizer"):
         assert none[f"{name}/{part}"] == layer[f"{name}/{part}"] == loop[f"{name}/{part}"]
+
+
+def test_a_tiled_readout_learns_the_same_and_keeps_less(tmp_path: Path, rollouts: Path):
+    full = values(measure(tmp_path, rollouts))
+    tiles = {"checkpoint.readout": "tiled", "checkpoint.readout_tile": 20}
+    recorder = measure(tmp_path, rollouts, values=tiles)
+    found = values(recorder)
+    assert found["loss"] == pytest.approx(full["loss"], abs=1e-6)
+    assert found["grad_norm"] == pytest.approx(full["grad_norm"], rel=1e-5)
+    assert 0 < found["grad_sched_relative_l2"] < 2e-6  # there is a difference, by rounding: the other is the full one
+    assert found["grad_round_relative_l2"] < 1e-5
+    assert (
+        recorder.metrics["grad_sched_relative_l2"].method
+        == "against checkpoint=none with readout=full in the same precision"
+    )
+    assert found["saved_bytes"] < full["saved_bytes"]
+
+
+def test_a_wrong_readout_is_seen(tmp_path: Path, rollouts: Path, monkeypatch: pytest.MonkeyPatch):
+    class Halving(TiledReadout):
+        def __call__(self, model, hidden, targets, temperature):
+            return super().__call__(model, 0.5 * hidden + 0.5 * hidden.detach(), targets, temperature)
+
+    monkeypatch.setattr(building, "TiledReadout", Halving)
+    found = values(measure(tmp_path, rollouts, values={"checkpoint.readout": "tiled"}))
+    assert found["grad_sched_relative_l2"] > 0.1

@@ -138,8 +138,8 @@ def test_dividing_log_probs_by_the_temperature_would_be_seen(monkeypatch: pytest
     """trl issue 4159, prime-rl 697, NeMo RL 935."""
     honest = logprobs_module._read_out
 
-    def mutant(model, hidden, batch, temperature):
-        return honest(model, hidden, batch, 1.0) / temperature
+    def mutant(model, hidden, batch, temperature, readout):
+        return honest(model, hidden, batch, 1.0, readout) / temperature
 
     monkeypatch.setattr(logprobs_module, "_read_out", mutant)
     assert ratio_errors("replay", 0.6) > 0.1

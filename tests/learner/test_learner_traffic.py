@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from learner.plain_learner import ragged_responses
+from learner.prefix_cases import group
 from learner.test_replay import with_depths
 from measure.operand_counter import OperandCounter
 from models.small import SMALL, small_model
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.checkpoint import LayerCheckpoint, LoopCheckpoint, NoCheckpoint
 from scalerlt.learner.optimizer import ActorOptimizer, OptimizerSettings, freeze_exit_gate
+from scalerlt.learner.prefix import JointPrefix, PackedPrefix, SharedPrefix, StreamedPrefix
 from scalerlt.learner.rltt import Rltt
 from scalerlt.learner.step import ActorUpdate, StepResult
 
@@ -53,6 +55,13 @@ CASES: dict[str, dict[str, Any]] = {
     "hybrid, loop": {"logprob": "hybrid", "schedule": LoopCheckpoint()},
     "all loops, layer": {"objective": Rltt(alpha=1.0, kl_coef=0.0), "schedule": LayerCheckpoint()},
     "bf16": {"dtype": torch.bfloat16},
+    "prefix": {"schedule": SharedPrefix(2)},
+    "prefix, bf16": {"schedule": SharedPrefix(2), "dtype": torch.bfloat16},
+    "prefix, packed, hybrid": {"schedule": PackedPrefix(), "logprob": "hybrid"},
+    "prefix, replay": {"schedule": SharedPrefix(2), "logprob": "replay"},
+    "prefix, all loops, joint": {"schedule": JointPrefix(2), "objective": Rltt(alpha=1.0, kl_coef=0.0)},
+    "prefix, hybrid, joint": {"schedule": JointPrefix(2), "logprob": "hybrid"},
+    "prefix, hybrid, streamed, bf16": {"schedule": StreamedPrefix(2), "logprob": "hybrid", "dtype": torch.bfloat16},
 }
 
 
@@ -60,22 +69,21 @@ CASES: dict[str, dict[str, Any]] = {
 def test_against_the_operands_of_every_operation(case: str) -> None:
     """Without the early stop of torch's checkpoint, which leaves out a region's last product with a norm's weight."""
     learner = make_learner(**CASES[case])
-    asked = responses()
+    asked = [*group(0, 5, (4, 1, 6)), *group(1, 3, (1, 1))] if "prefix" in case else responses()
     with OperandCounter(learner.model) as operands, set_checkpoint_early_stop(False):
         result = learner.backward(asked)
     assert result.microbatches == 3
     traffic = learner.traffic(StepResult(**vars(result), grad_norm=learner.optimizer.step(), updated=True))
-    size, rows = learner.model.dtype.itemsize, sum(response.rows for response in asked)
+    size = learner.model.dtype.itemsize
     evaluations = 2 if "hybrid" in case else 1
     readouts = K if "all loops" in case else 1
     head = operands.read.pop("lm_head.weight")
-    padding = result.padded_tokens * evaluations * HIDDEN * size
+    padding = 0 if "prefix" in case else result.padded_tokens * evaluations * HIDDEN * size
     assert traffic.weights == operands.read.total() - padding
     assert traffic.gradients == operands.products.total() + operands.added + operands.cast
     targets = sum(len(response.response_tokens) for response in asked)
-    assert traffic.readout == head + 2 * (evaluations + 1) * readouts * targets * V * size
+    assert traffic.readout == head + 2 * (evaluations + 1 + ("joint" in case)) * readouts * targets * V * size
     assert set(operands.products) == {"mm", "sum", "embedding_dense_backward"}
-    assert rows > targets
 
 
 @pytest.mark.parametrize(

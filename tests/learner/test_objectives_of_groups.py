@@ -213,12 +213,12 @@ def test_a_mean_per_micro_batch_would_be_seen(objective, kind: str, monkeypatch:
     """prime-rl 583, open-instruct 1161, verl 7200."""
     responses = prepared(small_model(), kind)
     _, gradient = gradient_of(responses, objective, kind=kind)
-    honest = ActorUpdate._microbatch
+    honest = ActorUpdate._pass
 
-    def local_mean(self, chosen, weights, *rest):
-        return honest(self, chosen, logical_weights([r.trained for r in chosen], "token_mean"), *rest)
+    def local_mean(self, part, chosen, weights, *rest):
+        return honest(self, part, chosen, logical_weights([r.trained for r in chosen], "token_mean"), *rest)
 
-    monkeypatch.setattr(step_module.ActorUpdate, "_microbatch", local_mean)
+    monkeypatch.setattr(step_module.ActorUpdate, "_pass", local_mean)
     _, whole = gradient_of(responses, objective, kind=kind)
     _, split = gradient_of(responses, objective, kind=kind, budget=12)
     assert torch.equal(whole, gradient)

@@ -132,3 +132,8 @@ def test_the_operations_are_those_that_torch_counts() -> None:
     assert update_flops(cell, lengths) == pytest.approx(3 * forward, rel=1e-9)
     again = load_cell(plain_config(values, experiment="rollout_throughput", task="random_tokens", checkpoint="layer"))
     assert update_flops(again, lengths) == pytest.approx(4 * forward, rel=1e-9)
+    tiled = load_cell(
+        plain_config({**values, "checkpoint.readout": "tiled"}, experiment="rollout_throughput", task="random_tokens")
+    )
+    logits = 2 * 5 * len(lengths) * cell.model.hidden_size * cell.model.vocab_size
+    assert update_flops(tiled, lengths) == pytest.approx(3 * forward + logits, rel=1e-9)

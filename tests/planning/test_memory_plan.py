@@ -54,6 +54,8 @@ def measured(cell: Cell, directory: Path) -> dict[str, Any]:
             {"precision": "bf16", "checkpoint": "none", "optimizer": "sgd"},
         ),
         ({"model.num_hidden_layers": 3, "model.total_ut_steps": 3}, {"precision": "bf16", "checkpoint": "loop"}),
+        ({"checkpoint.readout": "tiled", "checkpoint.readout_tile": 16}, {"precision": "fp32", "checkpoint": "loop"}),
+        ({"checkpoint.readout": "tiled", "checkpoint.readout_tile": 32}, {"precision": "bf16", "checkpoint": "layer"}),
     ],
 )
 def test_a_learner_step_needs_what_was_planned(values: dict[str, Any], options: dict[str, str], tmp_path: Path) -> None:
@@ -136,3 +138,18 @@ def test_the_tightest_limit_counts() -> None:
     assert plan.peak_phase == "reference"
     unknown = memory_plan(make_cell(device="cuda"), UNLIMITED)
     assert unknown is not None and unknown.fits is None
+
+
+@pytest.mark.parametrize("checkpoint", ["prefix", "joint", "streamed", "packed_shared"])
+def test_shared_prefixes_need_no_more_than_was_planned(checkpoint: str, tmp_path: Path) -> None:
+    waves = {} if checkpoint == "packed_shared" else {"checkpoint.wave_responses": 2}
+    cell = make_cell(waves, precision="fp32", checkpoint=checkpoint)
+    found = measured(cell, tmp_path)
+    assert found["saved_bytes"] <= saved_bytes(cell) < saved_bytes(cell, checkpoint="none")
+    plan = memory_plan(cell, UNLIMITED)
+    assert plan is not None
+    assert found["live_peak_bytes"] <= (1 + WITHIN) * max(
+        sum(held.values()) - held["weights"] - held["optimizer"]
+        for phase, held in plan.phases.items()
+        if phase != "reference"
+    )

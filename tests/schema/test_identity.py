@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schema.plain_config import plain_config
 
+from scalerlt.errors import RequestErrors
 from scalerlt.records.cell import FileInput as FrozenInput
 from scalerlt.schema import load_cell
 from scalerlt.schema.fields import FileInput, IdentityDefault, NotIdentity
@@ -75,6 +76,26 @@ def test_a_memory_limit_matters_only_when_there_is_one() -> None:
     limited["device"]["memory_limit"] = "1GiB"
     assert digest_of(limited) != digest_of(BASE)
     assert "memory_limit" not in scientific_keys(load_cell(BASE), INPUTS)["device"]
+
+
+def test_a_readout_matters_unless_it_is_the_one_that_there_always_was() -> None:
+    assert not {"readout", "readout_tile"} & set(scientific_keys(load_cell(BASE), INPUTS)["checkpoint"])
+    digests = {digest_of(BASE)}
+    for tile in (2048, 512):
+        tiled = copy.deepcopy(BASE)
+        tiled["checkpoint"] |= {"readout": "tiled", "readout_tile": tile}
+        digests.add(digest_of(tiled))
+    assert len(digests) == 3
+    before = copy.deepcopy(BASE)  # a configuration written before there was a choice
+    before["checkpoint"] = {key: BASE["checkpoint"][key] for key in ("name", "_target_")}
+    assert digest_of(before) == digest_of(BASE)
+
+
+def test_a_full_readout_has_no_tiles() -> None:
+    tiles = copy.deepcopy(BASE)
+    tiles["checkpoint"]["readout_tile"] = 512
+    with pytest.raises(RequestErrors, match="readout_tile=512 is of readout=tiled"):
+        load_cell(tiles)
 
 
 def scientific_leaves() -> list[tuple[str, ...]]:

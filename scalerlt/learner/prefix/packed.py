@@ -1,0 +1,68 @@
+"""`checkpoint=packed_shared`: a prompt and its responses in one pass, as if they were one sequence with a mask."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from scalerlt.learner.batching import TrainingResponse, microbatches
+from scalerlt.learner.layout import Estimator, Layout, Pass, StepRun
+from scalerlt.learner.logprobs import LogprobKind, hybrid
+from scalerlt.learner.prefix.attention import prefix_attention
+from scalerlt.learner.prefix.schedules import prompt_groups
+from scalerlt.learner.prefix.wave import Wave, places_of, positions_of, read_out, row_depths, run_loops, wave_of
+from scalerlt.models.ouro import Schedule, causal_attention
+
+
+class PackedPrefix(Layout):
+    """The rows of a prompt and of its responses go through every layer together, in half as many, larger products.
+
+    Autograd keeps all of them until the one backward pass. Where a prompt's responses do not fit into a pass, the
+    prompt is run again with the rest of them.
+    """
+
+    def passes(self, responses: Sequence[TrainingResponse], tokens: int, run: StepRun) -> Iterator[Pass]:
+        """Of one prompt after the other; `tokens` bounds those of the prompt and the padded responses together."""
+        model = run.estimator.model
+        for prompt, group in prompt_groups(responses):
+            lengths = [len(responses[index].response_tokens) for index in group]
+            for picked in microbatches(lengths, max(tokens - len(prompt), 1)):
+                chosen = [group[index] for index in picked]
+                wave = wave_of([responses[index] for index in chosen], model.config.total_ut_steps, model.device)
+                run.rows += run.estimator.evaluations * (len(prompt) + len(wave.inputs))
+                run.embeddings += 1
+                yield Pass(
+                    picked=chosen,
+                    padded_tokens=wave.padding,
+                    evaluate=partial(_evaluate, run, wave, torch.tensor(prompt, device=model.device)),
+                )
+
+
+def _evaluate(run: StepRun, wave: Wave, prompt: Tensor) -> Tensor:
+    if run.estimator.kind != "hybrid":
+        return packed_logprobs(run.estimator, run.estimator.kind, wave, run.schedule, prompt)
+    with torch.no_grad():
+        replay = packed_logprobs(run.estimator, "replay", wave, run.schedule, prompt)
+    return hybrid(replay, packed_logprobs(run.estimator, "dense", wave, run.schedule, prompt))
+
+
+def packed_logprobs(estimator: Estimator, kind: LogprobKind, wave: Wave, schedule: Schedule, prompt: Tensor) -> Tensor:
+    """Log-probs of the wave's tokens after the prompt [P] int64, as `wave_logprobs` gives them."""
+    model, size, device = estimator.model, len(prompt), prompt.device
+    places = places_of(wave, device) if len(wave.inputs) else None
+
+    def attend(loop: int, layer: int, rows: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        first = causal_attention(loop, layer, q[None, :size], k[None, :size], v[None, :size])[0]
+        if places is None or len(q) == size:
+            return first
+        asked = places.asked_by(None if rows is None else rows[size:] - size)
+        return torch.cat((first, prefix_attention(q[size:], k[size:], v[size:], k[:size], v[:size], asked)))
+
+    positions = torch.cat((torch.arange(size, device=device), positions_of(wave, device)))
+    depths = row_depths(wave, kind, device)
+    if depths is not None:
+        depths = torch.cat((depths.new_full((size,), model.config.total_ut_steps), depths))
+    hidden = model.embed(torch.cat((prompt, wave.inputs)))
+    states = run_loops(model, schedule, hidden, positions, depths, attend)
+    return read_out(estimator, wave, [state[size - 1 :] for state in states], wave.labels)

@@ -1,0 +1,219 @@
+"""Some responses to one prompt, run together after its boundary."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from scalerlt.learner.batching import TrainingResponse
+from scalerlt.learner.layout import Estimator
+from scalerlt.learner.logprobs import LogprobKind
+from scalerlt.learner.prefix.attention import Places, prefix_attention
+from scalerlt.learner.prefix.boundary import Boundary
+from scalerlt.models.ouro import OuroForCausalLM, Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wave:
+    """Responses of T_i >= 1 tokens, packed without padding.
+
+    Attributes:
+        prompt: tokens of the prompt, P; the first row of a response stands at position P.
+        lengths: T_i.
+        inputs: [R] int64, the responses without their last tokens, R = sum of T_i - 1.
+        labels: [N] int64, all response tokens, N = sum of T_i.
+        depths: loops that each of the R rows runs under the rollout's schedule; None: all K.
+    """
+
+    prompt: int
+    lengths: tuple[int, ...]
+    inputs: Tensor
+    labels: Tensor
+    depths: tuple[int, ...] | None
+
+    @property
+    def padding(self) -> int:
+        """Places that hold no row where the rows are padded for attention."""
+        following = [length - 1 for length in self.lengths if length > 1]
+        return len(following) * max(following, default=0) - len(self.inputs)
+
+
+def wave_of(responses: Sequence[TrainingResponse], full_depth: int, device: torch.device) -> Wave:
+    """The responses, all to the same prompt and none empty, as a wave.
+
+    Raises:
+        ValueError: exit depths that no rollout with K = `full_depth` leaves, or only some responses have them.
+    """
+
+    def packed(rows: Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor([token for row in rows for token in row], dtype=torch.int64, device=device)
+
+    tokens = [response.response_tokens for response in responses]
+    return Wave(
+        prompt=len(responses[0].prompt_tokens),
+        lengths=tuple(len(row) for row in tokens),
+        inputs=packed([row[:-1] for row in tokens]),
+        labels=packed(tokens),
+        depths=_depths(responses, full_depth),
+    )
+
+
+def wave_logprobs(
+    estimator: Estimator,
+    kind: LogprobKind,
+    wave: Wave,
+    schedule: Schedule,
+    inputs: Tensor,
+    labels: Tensor,
+    *boundary: Tensor,
+) -> Tensor:
+    """Log-probs of the wave's tokens, dense or replayed, from the tensors that are given and no other.
+
+    Returns:
+        [B, T], or [K, B, T] after every loop, in the internal dtype; zero at padding.
+    """
+    model, shared = estimator.model, Boundary(estimator.model, boundary)
+    states = suffix_states(model, wave, schedule, row_depths(wave, kind, inputs.device), inputs, shared)
+    wanted = slice(None) if estimator.all_loops else slice(-1, None)
+    predicting = [torch.cat(pair) for pair in zip(shared.last[wanted], states[wanted], strict=True)]
+    return read_out(estimator, wave, predicting, labels)
+
+
+def read_out(estimator: Estimator, wave: Wave, states: Sequence[Tensor], labels: Tensor) -> Tensor:
+    """As `wave_logprobs`, from the states after each loop, or at least the last, each [1 + R, H], the prompt's last
+    position before the rows."""
+    device = labels.device
+    predictors = torch.tensor(_predictors(wave.lengths), device=device)
+    lengths = torch.tensor(wave.lengths, device=device)
+    mask = torch.arange(max(wave.lengths), device=device) < lengths[:, None]
+    evaluated = []
+    for state in states if estimator.all_loops else states[-1:]:
+        sampled = estimator.readout(estimator.model, state[predictors], labels, estimator.temperature)
+        evaluated.append(sampled.new_zeros(mask.shape).masked_scatter(mask, sampled))
+    return torch.stack(evaluated) if estimator.all_loops else evaluated[0]
+
+
+def row_depths(wave: Wave, kind: LogprobKind, device: torch.device) -> Tensor | None:
+    """Loops that each of the R rows runs, int64; None: all K."""
+    return torch.tensor(wave.depths, device=device) if kind == "replay" and wave.depths else None
+
+
+def suffix_states(
+    model: OuroForCausalLM, wave: Wave, schedule: Schedule, depths: Tensor | None, inputs: Tensor, boundary: Boundary
+) -> list[Tensor]:
+    """The packed rows after each loop, [R, H] each, run after a prompt that has left its boundary.
+
+    Args:
+        model: the policy.
+        wave: the rows' responses.
+        schedule: how layers and loops are executed.
+        depths: as `run_loops` takes them; the prompt always runs all loops.
+        inputs: [R] int64, the tokens.
+        boundary: of the prompt.
+    """
+    if not len(inputs):
+        return [boundary.last[0].new_empty(0, model.config.hidden_size)] * model.config.total_ut_steps
+    places = places_of(wave, inputs.device)
+
+    def attend(loop: int, layer: int, rows: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return prefix_attention(q, k, v, *boundary.keys_and_values(loop, layer), places.asked_by(rows))
+
+    return run_loops(model, schedule, model.embed(inputs), positions_of(wave, inputs.device), depths, attend)
+
+
+class AttendRows(Protocol):
+    """Attention of the rows that run a loop."""
+
+    def __call__(self, loop: int, layer: int, rows: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The attention output of the running rows, [Q, heads, head_dim].
+
+        Args:
+            loop, layer: from 0.
+            rows: [Q] int64, which rows run; None: all.
+            q: [Q, heads, head_dim] of the running rows.
+            k, v: [R, kv_heads, head_dim] of all rows, those that have exited as they were at their exit.
+        """
+
+
+def run_loops(
+    model: OuroForCausalLM,
+    schedule: Schedule,
+    hidden: Tensor,
+    positions: Tensor,
+    depths: Tensor | None,
+    attend: AttendRows,
+) -> list[Tensor]:
+    """Packed rows after each loop, [R, H] each; a row that has exited stays as it was at its exit.
+
+    Args:
+        model: the policy.
+        schedule: how layers and loops are executed.
+        hidden: [R, H], the embedded rows; at least one.
+        positions: [R] int64, in their sequences.
+        depths: [R] int64, loops that each row runs; a query at loop d then reads version min(d, e) of the K and V of a
+            row with depth e. None: all rows run all loops.
+        attend: attention among them.
+    """
+    cos, sin = model.rotary(positions)
+    planes: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def attend_versions(rows: Tensor | None, loop: int, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if rows is not None:
+            keys, values = planes[layer]
+            k, v = keys.index_copy(0, rows, k), values.index_copy(0, rows, v)
+        if depths is not None:
+            planes[layer] = k, v
+        return attend(loop, layer, rows, q, k, v)
+
+    states = []
+    for loop in range(model.config.total_ut_steps):
+        rows = None if depths is None or loop == 0 else (depths > loop).nonzero()[:, 0]
+        run = partial(model.loop, loop, attend=partial(attend_versions, rows), schedule=schedule)
+        if rows is None:
+            hidden = run(hidden, cos, sin)
+        elif len(rows):
+            hidden = hidden.index_copy(0, rows, run(hidden[rows], cos[rows], sin[rows]))
+        states.append(hidden)
+    return states
+
+
+def positions_of(wave: Wave, device: torch.device) -> Tensor:
+    """[R] int64, where the rows stand in their sequences."""
+    following = [torch.arange(length - 1, device=device) for length in wave.lengths]
+    return wave.prompt + torch.cat(following)
+
+
+def places_of(wave: Wave, device: torch.device) -> Places:
+    """Where the rows stand in the responses that have any."""
+    widths = [length - 1 for length in wave.lengths if length > 1]
+    width = max(widths)
+    if min(widths) == width:
+        return Places(len(widths), width)
+    rows = [response * width + place for response, length in enumerate(widths) for place in range(length)]
+    return Places(len(widths), width, torch.tensor(rows, device=device))
+
+
+def _depths(responses: Sequence[TrainingResponse], full_depth: int) -> tuple[int, ...] | None:
+    """Loops of each row: an input token runs as many as produced the token after it."""
+    recorded = [response.exit_depths for response in responses if response.exit_depths is not None]
+    if not recorded:
+        return None
+    if len(recorded) < len(responses):
+        raise ValueError("some responses have exit_depths and some have none; give all of them theirs")
+    if any(not 1 <= depth <= full_depth for depths in recorded for depth in depths):
+        raise ValueError(f"exit_depths holds a depth outside 1 .. {full_depth}")
+    if any(depths[0] != full_depth for depths in recorded):
+        raise ValueError(f"exit_depths of a response does not start with {full_depth}: prompts run all loops")
+    return tuple(depth for depths in recorded for depth in depths[1:])
+
+
+def _predictors(lengths: Sequence[int]) -> list[int]:
+    """Of each label the row that predicts it, row 0 being the prompt's last position and the wave's rows following."""
+    predictors, start = [], 1
+    for length in lengths:
+        predictors += [0, *range(start, start + length - 1)]
+        start += length - 1
+    return predictors
