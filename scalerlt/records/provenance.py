@@ -26,7 +26,8 @@ PACKAGES = (
 )
 """Packages whose version can change a number or its meaning."""
 
-SOURCES = ("scalerlt", "conf", "sweeps", "analysis", "pyproject.toml")
+SOURCES = ("scalerlt", "conf", "analysis", "pyproject.toml")
+"""Sweep files are not among them: a plan holds its own whole."""
 
 
 def provenance(checkout: Path | None = None) -> dict[str, Any]:
