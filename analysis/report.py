@@ -20,10 +20,11 @@ from scalerlt.analysis.report_html import render_html
 from scalerlt.analysis.report_markdown import render_markdown
 from scalerlt.analysis.saving import start_saving
 from scalerlt.analysis.spec_files import spec_files
+from scalerlt.analysis.spec_matches import unmatched
 from scalerlt.analysis.table_spec import TableSpec, load_tables
 from scalerlt.analysis.tables import Table, build_all, to_csv, to_markdown
 from scalerlt.analysis.training import with_training
-from scalerlt.errors import UserError
+from scalerlt.errors import RequestErrors, UserError
 
 MARKDOWN, PAGE = "report.md", "report.html"
 
@@ -81,11 +82,13 @@ def build_report(runs: str | Path, out: str | Path, specs: str | Path | None = N
         UserError: there is no sweep, a definition is wrong, a metric was recorded in two units, or `out` cannot be
             written to.
     """
+    directories = [] if specs is None else [Path(specs)]
     with no_cycle_search():
-        return _build_report(Path(runs), Path(out), _definitions([] if specs is None else [Path(specs)]))
+        return _build_report(Path(runs), Path(out), directories)
 
 
-def _build_report(runs: Path, out: Path, definitions: Definitions) -> Report:
+def _build_report(runs: Path, out: Path, directories: Sequence[Path]) -> Report:
+    definitions = _definitions(directories)
     found = read_runs(runs)
     if not found.sweeps:
         raise UserError(f"no sweep stands in {runs}; a sweep is a directory with plans/ in it")
@@ -99,16 +102,34 @@ def _build_report(runs: Path, out: Path, definitions: Definitions) -> Report:
             raise UserError(
                 f"{error.filename or directory}: the report cannot be written ({error.strerror})"
             ) from error
-    return Report(reports, found.all_problems)
+    cells = [cell for sweep in found.sweeps for cell in sweep.cells]
+    said = unmatched(definitions.tables, definitions.figures, directories, cells) if directories else []
+    return Report(reports, [*found.all_problems, *said])
 
 
 def _definitions(directories: Sequence[Path]) -> Definitions:
+    for directory in directories:
+        if directory.is_dir() and not any((directory / kind).is_dir() for kind in ("tables", "figures")):
+            raise UserError(f"{directory} holds neither tables/ nor figures/, where definitions stand")
     digests = {
         f"{kind}/{file.name}": sha256(file.read_bytes())
         for kind in ("tables", "figures")
         for file in spec_files(kind, directories)
     }
-    return Definitions(load_tables(directories), load_figures(directories), digests)
+    faults: list[str] = []
+    tables: list[TableSpec] = []
+    figures: list[Figures] = []
+    try:
+        tables = load_tables(directories)
+    except UserError as error:
+        faults += str(error).splitlines()
+    try:
+        figures = load_figures(directories)
+    except UserError as error:
+        faults += str(error).splitlines()
+    if faults:
+        raise RequestErrors(faults)
+    return Definitions(tables, figures, digests)
 
 
 def _build(sweep: SweepResults, directory: Path, definitions: Definitions) -> SweepReport:
