@@ -6,7 +6,9 @@ reference and a margin fixed beforehand; the first that holds:
 BETTER: the lower end is above 0.
 NON_INFERIOR: the lower end is above -margin.
 DEGRADED: the upper end is below -margin.
-UNCERTAIN: anything else, and whenever there is no interval. Equal totals prove nothing.
+UNCERTAIN: anything else, and whenever there is no interval.
+With one answer to each problem McNemar's exact test has to bear a difference out: a BETTER that it does not is
+NON_INFERIOR, and such a DEGRADED is UNCERTAIN.
 """
 
 import math
@@ -67,7 +69,7 @@ class AccuracyDifference:
         p: two-sided p-value of no difference; never 0; None where there is no test.
         discordance: share of problems on which the two differ.
         method: how interval and p-value were made.
-        note: why something is missing; None if nothing.
+        note: why something is missing, or what else has to be said; None if nothing.
     """
 
     difference: float | None
@@ -110,7 +112,12 @@ def paired_accuracy(
         note = "one problem has no interval"
         return AccuracyDifference(difference, None, None, n, "UNCERTAIN", margin, p, discordance, ONE_ANSWER, note)
     low, high = newcombe_interval(both, gained, lost, neither, confidence)
-    return AccuracyDifference(difference, low, high, n, judge(low, high, margin), margin, p, discordance, ONE_ANSWER)
+    verdict = judge(low, high, margin)
+    said: str | None = None
+    if verdict in ("BETTER", "DEGRADED") and p > 1 - confidence:
+        said = f"{verdict} by the interval alone, which the exact test (p={p:.2g}) does not bear out"
+        verdict = "NON_INFERIOR" if verdict == "BETTER" else "UNCERTAIN"
+    return AccuracyDifference(difference, low, high, n, verdict, margin, p, discordance, ONE_ANSWER, said)
 
 
 def avg_at_k(scores: Sequence[Sequence[float]], *, confidence: float = CONFIDENCE) -> Accuracy:
@@ -185,7 +192,7 @@ def paired_avg_at_k(
 
 
 def judge(low: float, high: float, margin: float) -> Verdict:
-    """The verdict on a difference with this interval."""
+    """The verdict on a difference with this interval, whatever a test says."""
     if low > 0:
         return "BETTER"
     if low > -margin:

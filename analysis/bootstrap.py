@@ -4,9 +4,11 @@ R. Agarwal, M. Schwarzer, P. S. Castro, A. Courville, M. G. Bellemare: Deep Rein
 Statistical Precipice, NeurIPS 2021.
 """
 
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,8 @@ Array = NDArray[np.float64]
 RESAMPLES = 10_000
 VALUES_AT_ONCE = 4_000_000
 """So many drawn scores are held in memory at a time."""
+LARGEST_EXPONENT = sys.float_info.max_exp - 64
+"""Of two, of scores that are summed as they are: more than 2^60 of them stay below the largest float."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ def interquartile_mean(values: Sequence[float]) -> float | None:
     """Mean of the middle half: a quarter of the values, rounded down, is left out at each end.
 
     Returns:
-        None without values, and where one of them, or the mean, is not finite.
+        None without values, and where one of them is not finite.
     """
     return _estimate([values], "interquartile_mean")
 
@@ -86,17 +90,29 @@ def bootstrap_interval(
     if all(min(task) == max(task) for task in scores):
         note = "the seeds do not differ: the interval has no width"
         return BootstrapEstimate(estimate, estimate, estimate, n, statistic, note)
-    drawn = _resampled(sorted(sorted(map(float, task)) for task in scores), statistic, resamples, seed)
+    shift = _shift([score for task in scores for score in task])
+    tasks = sorted(sorted(math.ldexp(score, -shift) for score in task) for task in scores)
+    drawn = _resampled(tasks, statistic, resamples, seed)
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return BootstrapEstimate(estimate, float(low), float(high), n, statistic)
+    return BootstrapEstimate(estimate, _shifted_back(low, shift), _shifted_back(high, shift), n, statistic)
 
 
 def _estimate(scores: Sequence[Sequence[float]], statistic: Statistic) -> float | None:
     values = [value for task in scores for value in task]
     if not values or not all_finite(values):
         return None
-    estimate = float(_statistic(np.array([values], dtype=np.float64), statistic)[0])
-    return estimate if all_finite([estimate]) else None
+    shift = _shift(values)
+    return _shifted_back(_statistic(np.array([[math.ldexp(value, -shift) for value in values]]), statistic)[0], shift)
+
+
+def _shift(values: Sequence[float]) -> int:
+    """The power of two by which values near the largest float are divided, so that no sum overflows; 0 of others."""
+    return max(0, math.frexp(max(map(abs, values)))[1] - LARGEST_EXPONENT)
+
+
+def _shifted_back(value: float, shift: int) -> float:
+    largest = math.ldexp(sys.float_info.max, -shift)  # which rounding may have passed
+    return math.ldexp(min(max(float(value), -largest), largest), shift)
 
 
 def _resampled(scores: Sequence[Sequence[float]], statistic: Statistic, resamples: int, seed: int) -> Array:
@@ -116,6 +132,4 @@ def _statistic(values: Array, statistic: Statistic) -> Array:
     """Of each row."""
     size = values.shape[1]
     cut = int(0.25 * size) if statistic == "interquartile_mean" else 0
-    with np.errstate(over="ignore"):
-        means: Any = np.sort(values, axis=1)[:, cut : size - cut].mean(axis=1)
-    return np.asarray(means, dtype=np.float64)
+    return np.asarray(np.sort(values, axis=1)[:, cut : size - cut].mean(axis=1), dtype=np.float64)

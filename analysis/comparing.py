@@ -1,34 +1,52 @@
 """Comparing columns: a row against its baseline, cohort by cohort and block by block, or problem by problem."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
 from scalerlt.analysis.accuracy import paired_accuracy, paired_avg_at_k
+from scalerlt.analysis.evidence import gpus_of, processor_of, revision_of
 from scalerlt.analysis.marks import footnote
 from scalerlt.analysis.multiple import holm
 from scalerlt.analysis.ratios import RatioEstimator, paired_ratio
 from scalerlt.analysis.reading import CellResult
-from scalerlt.analysis.rows import REPETITION, Entry, cohort_of, entry, has_number, is_number, record_paths, typed
+from scalerlt.analysis.rows import (
+    REPETITION,
+    Entry,
+    cohort_of,
+    count_cohorts,
+    entry,
+    has_number,
+    is_number,
+    record_paths,
+    typed,
+)
 from scalerlt.analysis.table_spec import RATIOS, Column
 from scalerlt.records.base import Scalar
+from scalerlt.records.record import Record
 
 
 class Baseline:
     """The arm that the rows of a table are compared with.
 
-    A row's baseline are the cells that differ from it in the arm's axes alone (and in what these axes determine, as
-    `rollout` does `rollout.schedule`), and in seed, cohort and block.
+    A row's baseline are the cells that agree with it in all axes except the arm's own, and seed, cohort and block. Of
+    the axes below the arm's (`rollout.schedule` is below `rollout`), too, all have to agree but those that the option
+    determines, of which each option has one value, and those that one of the two options does not have.
     """
 
     def __init__(self, arm: Mapping[str, Scalar], cells: Sequence[CellResult]) -> None:
         """The baseline among the cells of a table."""
         self.arm = arm
-        self.cells: dict[str, list[CellResult]] = {}
+        self.cells = [cell for cell in cells if self.holds(cell)]
+        self.partners: dict[frozenset[str], dict[str, list[CellResult]]] = {}
+        self.below: dict[str, dict[str, set[str]]] = {}
+        """Of each axis below one of the arm's: the options that have it, and the values it has with each."""
         for cell in cells:
-            if self.holds(cell):
-                self.cells.setdefault(self._beside(cell), []).append(cell)
+            for key in cell.axes:
+                if (axis := self._above(key)) is not None:
+                    self.below.setdefault(key, {}).setdefault(typed(cell, axis), set()).add(typed(cell, key))
 
     def __str__(self) -> str:
         return " ".join(f"{axis}={'null' if value is None else value}" for axis, value in self.arm.items())
@@ -39,18 +57,32 @@ class Baseline:
 
     def of(self, cell: CellResult) -> list[CellResult]:
         """The cells that a cell's row is compared with."""
-        return self.cells.get(self._beside(cell), [])
+        free = self._free(cell)
+        if free not in self.partners:
+            partners = self.partners.setdefault(free, {})
+            for one in self.cells:
+                partners.setdefault(_beside(one, free), []).append(one)
+        return self.partners[free].get(_beside(cell, free), [])
 
-    def _beside(self, cell: CellResult) -> str:
-        """What tells a cell apart beside the arm, as text."""
-        ours = tuple(f"{axis}." for axis in self.arm)
-        return json.dumps(
-            {
-                key: value
-                for key, value in sorted(cell.axes.items())
-                if key not in REPETITION and key not in self.arm and not key.startswith(ours)
-            }
-        )
+    def _above(self, key: str) -> str | None:
+        """The axis of the arm that an axis is below."""
+        return next((axis for axis in self.arm if key.startswith(f"{axis}.")), None)
+
+    def _free(self, cell: CellResult) -> frozenset[str]:
+        """The axes in which a cell may differ from its baseline."""
+        free = {*REPETITION, *self.arm}
+        for key, options in self.below.items():
+            axis = self._above(key)
+            assert axis is not None
+            determined = all(len(values) == 1 for values in options.values())
+            if determined or not {typed(cell, axis), json.dumps(self.arm[axis])} <= options.keys():
+                free.add(key)
+        return frozenset(free)
+
+
+def _beside(cell: CellResult, free: frozenset[str]) -> str:
+    """What tells a cell apart beside these axes, as text."""
+    return json.dumps({key: value for key, value in sorted(cell.axes.items()) if key not in free})
 
 
 def comparison(cells: Sequence[CellResult], column: Column, baseline: Baseline) -> Entry:
@@ -60,22 +92,37 @@ def comparison(cells: Sequence[CellResult], column: Column, baseline: Baseline) 
         return own
     if baseline.holds(cells[0]):
         note = footnote("baseline", f"{baseline} is what the other rows are compared with")
-        return Entry(None, "baseline", 0, len(cells), notes=(note,), sources=own.sources)
+        return Entry(None, "baseline", 0, own.planned, notes=(note,), sources=own.sources)
     others = baseline.of(cells[0])
     if not others:
         reason = f"no cell of this table has {baseline} and is otherwise as this row"
-        return replace(_nothing(reason), planned=len(cells), sources=own.sources)
+        return replace(_nothing(reason), planned=own.planned, sources=own.sources)
+    if several := _several(others) or _several(cells):
+        found = _nothing(f"{several}, so there is no telling which to compare with which ({baseline})")
+        return replace(found, planned=own.planned, sources=own.sources)
     theirs = entry(others, column.metric)
     if theirs.value is None:
         notes = tuple(f"not_measured: of the baseline, {note}" for note in theirs.notes)
-        return Entry(None, "not_measured", 0, len(cells), notes=notes, sources=own.sources + theirs.sources)
+        return Entry(None, "not_measured", 0, own.planned, notes=notes, sources=own.sources + theirs.sources)
     compare = _ratio if column.estimator in RATIOS else _accuracy
     found = compare(cells, others, column)
-    return replace(found, planned=len(cells), sources=record_paths([*cells, *others]))
+    return replace(found, planned=own.planned, sources=record_paths([*cells, *others]))
 
 
 def _nothing(reason: str | None, *notes: str) -> Entry:
     return Entry(None, "not_measured", 0, notes=(*notes, footnote("not_measured", reason)))
+
+
+def _several(cells: Sequence[CellResult]) -> str | None:
+    """That cells of one arm stand in the same seed, cohort and block, and what they differ in; None if none do."""
+    most = max(Counter(map(_place, cells)).values())
+    if most == 1:
+        return None
+    keys = sorted({key for cell in cells for key in cell.axes if key not in REPETITION})
+    apart = [key for key in keys if len({typed(cell, key) for cell in cells}) > 1]
+    return f"{most} cells of one arm are of one seed, cohort and block" + (
+        f", apart in {', '.join(apart)}" if apart else ""
+    )
 
 
 def corrected(column: Column, entries: Sequence[Entry]) -> list[Entry]:
@@ -152,8 +199,8 @@ def _pairs(cells: Sequence[CellResult], others: Sequence[CellResult], metric: st
     for cell in own:
         if (partner := partners.get(_place(cell))) is not None:
             cohorts.setdefault(cohort_of(cell), []).append((cell, partner))
-    alone = sum(_place(cell) not in partners for cell in own)
-    notes = [f"{alone} of {len(own)} cohorts: the baseline has no number there"] if alone else []
+    alone = count_cohorts(cell for cell in own if _place(cell) not in partners)
+    notes = [f"{alone} of {count_cohorts(own)} cohorts: the baseline has no number there"] if alone else []
     hosts = {cohort: {host for pair in pairs for host in map(_host, pair)} for cohort, pairs in cohorts.items()}
     apart = [cohort for cohort in cohorts if len(hosts[cohort]) > 1]
     together = [cohort for cohort in cohorts if cohort not in apart]
@@ -168,8 +215,31 @@ def _pairs(cells: Sequence[CellResult], others: Sequence[CellResult], metric: st
         ours=[[_sure(cell, metric) for cell, _ in pairs] for pairs in used],
         theirs=[[_sure(other, metric) for _, other in pairs] for pairs in used],
         apart=bool(apart) and not together,
-        notes=tuple(notes),
+        notes=(*notes, *_unlike([pair for pairs in used for pair in pairs])),
     )
+
+
+def _unlike(pairs: Sequence[tuple[CellResult, CellResult]]) -> list[str]:
+    """Where row and baseline are of different code or hardware, which the ratio then measures, too."""
+    of = f" of {count_cohorts(cell for cell, _ in pairs)} cohorts row and baseline"
+    notes = []
+    for what, kind in _KINDS.items():
+        apart = [pair for pair in pairs if kind(pair[0]) != kind(pair[1])]
+        if apart:
+            names = ", ".join(sorted({kind(cell) for pair in apart for cell in pair}))
+            notes.append(f"in {count_cohorts(cell for cell, _ in apart)}{of} {what} ({names})")
+    return notes
+
+
+_KINDS: dict[str, Callable[[CellResult], str]] = {
+    "are of different git revisions": lambda cell: _told(cell, revision_of),
+    "ran on different processors": lambda cell: _told(cell, processor_of),
+    "ran on different GPUs": lambda cell: _told(cell, lambda record: " + ".join(gpus_of(record)) or "none"),
+}
+
+
+def _told(cell: CellResult, by: Callable[[Record], str]) -> str:
+    return "unknown" if cell.record is None else by(cell.record)
 
 
 def _place(cell: CellResult) -> tuple[str, str]:
@@ -193,15 +263,25 @@ def _host(cell: CellResult) -> str:
 
 def _accuracy(cells: Sequence[CellResult], others: Sequence[CellResult], column: Column) -> Entry:
     """The difference in points over the problems that both arms answered, and its verdict."""
-    partners = {_place(cell): cell.answers for cell in others if cell.answers}
-    pairs = [(cell.answers, partners[_place(cell)]) for cell in cells if cell.answers and _place(cell) in partners]
+    partners = {_place(cell): cell for cell in others if cell.answers}
+    answered = [cell for cell in cells if cell.answers]
+    pairs = [(cell, partners[_place(cell)]) for cell in answered if _place(cell) in partners]
+    lacking = {
+        "the row": [cell for cell in cells if not cell.answers],
+        "the baseline": [cell for cell in answered if _place(cell) not in partners],
+    }
+    notes = [
+        f"{count_cohorts(found)} of {count_cohorts(cells)} cohorts: {arm} has no samples there"
+        for arm, found in lacking.items()
+        if found
+    ]
     if not pairs:
-        return _nothing("no cohort has the samples both of its own answers and of the baseline's")
-    if len({frozenset(answers) for pair in pairs for answers in pair}) > 1:
-        return _nothing("the row and its baseline did not answer the same problems")
-    problems = sorted(pairs[0][0])
-    ours = [[right for mine, _ in pairs for right in mine[problem]] for problem in problems]
-    reference = [[right for _, other in pairs for right in other[problem]] for problem in problems]
+        return _nothing("no cohort has the samples both of its own answers and of the baseline's", *notes)
+    if len({frozenset(cell.answers) for pair in pairs for cell in pair}) > 1:
+        return _nothing("the row and its baseline did not answer the same problems", *notes)
+    problems = sorted(pairs[0][0].answers)
+    ours = [[right for mine, _ in pairs for right in mine.answers[problem]] for problem in problems]
+    reference = [[right for _, other in pairs for right in other.answers[problem]] for problem in problems]
     margin = None if column.margin is None else column.margin / 100
     single = all(len(answers) == 1 for answers in (*ours, *reference))
     found = (
@@ -210,12 +290,12 @@ def _accuracy(cells: Sequence[CellResult], others: Sequence[CellResult], column:
         else paired_avg_at_k(reference, ours, margin=margin)
     )
     if found.difference is None:
-        return _nothing(found.note)
+        return _nothing(found.note, *notes)
     said = f"{found.verdict}: margin {100 * found.margin:g} points; {found.method}"
     return Entry(
         100 * found.difference,
-        measured=len(pairs),
-        notes=(f"{said}; {found.note}" if found.note else said,),
+        measured=count_cohorts(cell for cell, _ in pairs),
+        notes=(f"{said}; {found.note}" if found.note else said, *notes, *_unlike(pairs)),
         low=None if found.low is None else 100 * found.low,
         high=None if found.high is None else 100 * found.high,
         n=found.n,

@@ -6,7 +6,7 @@ from statistics import median
 
 from scalerlt.analysis.marks import MEASURED, STATES
 from scalerlt.analysis.reading import CellResult
-from scalerlt.analysis.rows import Entry
+from scalerlt.analysis.rows import Entry, record_paths
 from scalerlt.analysis.table_spec import Column
 from scalerlt.analysis.tables import Line, Table, plain_entries
 from scalerlt.records.base import Scalar
@@ -28,6 +28,7 @@ def coverage_table(cells: Sequence[CellResult]) -> Table:
             Line((name,), plain_entries([count.total(), *(count[state] for state in states)]))
             for name, count in counts.items()
         ),
+        records=record_paths(cells),
     )
 
 
@@ -56,6 +57,7 @@ def unmeasured_table(cells: Sequence[CellResult]) -> Table | None:
             )
             for cell in missing
         ),
+        records=record_paths(missing),
     )
 
 
@@ -81,6 +83,7 @@ def overhead_table(cells: Sequence[CellResult]) -> Table | None:
         ),
         units=("", "seconds", "seconds", "seconds"),
         lines=tuple(Line((start,), _overhead(found)) for start, found in sorted(seconds.items())),
+        records=record_paths(cells),
     )
 
 

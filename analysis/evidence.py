@@ -1,8 +1,9 @@
-"""On what kind of machine the numbers of a row came about: a number of one kind does not stand for another."""
+"""On what machine and of what code the numbers of a row came about: one of one kind does not stand for another."""
 
 from collections.abc import Sequence
 
 from scalerlt.analysis.reading import CellResult
+from scalerlt.records.record import Record
 
 KINDS: dict[str, str] = {
     "cpu": "ran on a CPU",
@@ -24,6 +25,23 @@ def evidence(cells: Sequence[CellResult]) -> str:
 def device_of(cell: CellResult) -> str:
     """The kind of device of a cell: cpu or cuda."""
     return str(cell.axes.get("device.type") or cell.axes.get("device") or "cpu")
+
+
+def processor_of(record: Record) -> str:
+    """The model of the processor."""
+    return str(record.environment.get("cpu", "unknown"))
+
+
+def gpus_of(record: Record) -> list[str]:
+    """The model of each GPU."""
+    gpus = record.environment.get("gpus")
+    found = gpus if isinstance(gpus, list) else []
+    return [str(gpu.get("name", "unknown")) if isinstance(gpu, dict) else str(gpu) for gpu in found]
+
+
+def revision_of(record: Record) -> str:
+    """The git revision that ran."""
+    return str(record.provenance.get("git_revision") or "unknown")
 
 
 def _kind(cell: CellResult) -> str:

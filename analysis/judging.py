@@ -28,10 +28,20 @@ def judged(cells: Sequence[CellResult], sweep: Path) -> list[CellResult]:
     """
     return [
         replace(cell, metrics={**cell.metrics, **_verdicts(cell, sweep / cell.cell_id / CELL_FILE)})
-        if cell.record is not None and cell.axes.get("experiment") == "actor_update"
+        if _is_judged(cell)
         else cell
         for cell in cells
     ]
+
+
+def frozen_gates(cells: Sequence[CellResult], sweep: Path) -> list[str]:
+    """The files that hold the gates of the judged cells, relative to the sweep; of a cell that has none, none."""
+    files = [f"{cell.cell_id}/{CELL_FILE}" for cell in cells if _is_judged(cell)]
+    return [file for file in files if (sweep / file).is_file()]
+
+
+def _is_judged(cell: CellResult) -> bool:
+    return cell.record is not None and cell.axes.get("experiment") == "actor_update"
 
 
 def _verdicts(cell: CellResult, frozen: Path) -> dict[str, Metric]:

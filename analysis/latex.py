@@ -1,15 +1,20 @@
-"""Tables as LaTeX: booktabs rules, numbers aligned by siunitx, footnotes beside the table by threeparttable."""
+"""Tables as LaTeX: booktabs rules, numbers aligned by siunitx, footnotes below the table.
+
+Nothing is off the page: a long table is several in parts, a table of many columns lies on its side, and what is still
+too wide or too high is set smaller by adjustbox.
+"""
 
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scalerlt.analysis.formatting import Scale, one_line
 from scalerlt.analysis.latex_text import escape_latex
 from scalerlt.analysis.rows import Entry
 from scalerlt.analysis.table_spec import Column
 from scalerlt.analysis.tables import (
+    Line,
     Table,
     after_number,
     cohorts_text,
@@ -19,9 +24,15 @@ from scalerlt.analysis.tables import (
     scales_of,
 )
 
-PACKAGES = ("booktabs", "siunitx", "threeparttable")
+PACKAGES = ("booktabs", "siunitx", "adjustbox", "rotating")
 WIDE = 36
 """Characters from which on a text is set in lines instead of in one."""
+LINES = 36
+"""A table of more lines of rows and footnotes is set in parts."""
+NOTE_WIDTH = 90
+"""Characters of a line of a footnote, about."""
+MANY = 9
+"""A table of more columns lies on its side."""
 HEADER_WIDTH = 10
 """Characters of a line of a header above numbers."""
 
@@ -35,23 +46,67 @@ def preamble() -> str:
 
 
 def to_latex(table: Table) -> str:
-    """The table as a floating `table` with its caption, label and footnotes, ending in a newline."""
+    """The table as a floating `table` with its caption, label and footnotes, or as several; ending in a newline."""
     scales = scales_of(table)
+    parts = _parts(table.lines)
+    label = table.label or f"tab:{table.name}"
+    if len(parts) == 1:
+        return _float(table, scales, table.caption, label)
+    return "\n".join(
+        _float(
+            replace(table, lines=tuple(lines)),
+            scales,
+            f"{table.caption} (Part {number} of {len(parts)}.)",
+            label if number == 1 else f"{label}:{number}",
+        )
+        for number, lines in enumerate(parts, 1)
+    )
+
+
+def _parts(lines: Sequence[Line]) -> list[list[Line]]:
+    """The rows, divided so that those of a part and their footnotes are about a page at most."""
+    parts: list[list[Line]] = [[]]
+    noted: set[str] = set()
+    height = 0
+    for line in lines:
+        notes = {*line.notes, *(note for place in line.entries for note in place.notes)}
+        texts = [label_text(label) for label in line.labels]
+        row = 1 + max((len(text) for text in texts), default=0) // WIDE
+        added = row + _lines_of(notes - noted)
+        if parts[-1] and height + added > LINES:
+            parts.append([])
+            noted, height, added = set(), 0, row + _lines_of(notes)
+        parts[-1].append(line)
+        noted |= notes
+        height += added
+    return parts
+
+
+def _lines_of(notes: Iterable[str]) -> int:
+    return sum(1 + len(note) // NOTE_WIDTH for note in notes)
+
+
+def _float(table: Table, scales: Sequence[Scale], caption: str, label: str) -> str:
     notes: dict[str, int] = {}
     shown = [_row(table, scales, number, notes) for number in range(len(table.lines))]
     columns = [_Place.column([row[place] for row in shown]) for place in range(len(headers(table, scales)))]
     head = [_header(text, column) for text, column in zip(headers(table, scales), columns, strict=True)]
     body = [" & ".join(place.latex(column) for place, column in zip(row, columns, strict=True)) for row in shown]
-    size, gap = ("small", 6) if len(columns) <= 6 else ("footnotesize", 4) if len(columns) <= 9 else ("scriptsize", 2)
-    items = [rf"    \item[{number}] {escape_latex(note)}" for note, number in notes.items()]
+    size, gap = (
+        ("small", 6) if len(columns) <= 6 else ("footnotesize", 4) if len(columns) <= MANY else ("scriptsize", 2)
+    )
+    name, height = ("sidewaystable", "textwidth") if len(columns) > MANY else ("table", "textheight")
+    items = [rf"  \item[{number}] {escape_latex(note)}" for note, number in notes.items()]
     lines = [
         *(f"% needs \\usepackage{{{package}}}" for package in PACKAGES),
-        r"\begin{table}",
+        rf"\begin{{{name}}}",
+        rf"  \begin{{adjustbox}}{{max totalheight=0.95\{height}, center}}",
+        r"  \begin{minipage}{\linewidth}",
         r"  \centering",
+        rf"  \caption{{{escape_latex(caption)}}}",
+        rf"  \label{{{label}}}",
         rf"  \{size}\setlength{{\tabcolsep}}{{{gap}pt}}",
-        r"  \begin{threeparttable}",
-        rf"  \caption{{{escape_latex(table.caption)}}}",
-        rf"  \label{{{table.label or f'tab:{table.name}'}}}",
+        r"  \begin{adjustbox}{max width=\linewidth}",
         r"  \begin{tabular}{",
         *(f"    {column.format}" for column in columns),
         r"  }",
@@ -61,11 +116,17 @@ def to_latex(table: Table) -> str:
         *(f"    {row} \\\\" for row in body),
         r"    \bottomrule",
         r"  \end{tabular}",
-        *([r"  \begin{tablenotes}[flushleft]\footnotesize", *items, r"  \end{tablenotes}"] if items else []),
-        r"  \end{threeparttable}",
-        r"\end{table}",
+        r"  \end{adjustbox}",
+        *([rf"  \begin{{list}}{{}}{{{_NOTES}}}\footnotesize", *items, r"  \end{list}"] if items else []),
+        r"  \end{minipage}",
+        r"  \end{adjustbox}",
+        rf"\end{{{name}}}",
     ]
     return "\n".join(lines) + "\n"
+
+
+_NOTES = r"\leftmargin 2em \labelwidth 1.5em \labelsep .5em \itemsep 0pt \parsep 0pt \topsep 4pt"
+"""The lengths of the list of footnotes."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +169,9 @@ class _Place:
         found = [number for place in places if (number := place.number) is not None]
         if found:
             return _Column(_aligned(found, [place for place in places if place.number is not None]), numbers=True)
-        if any(place.figure for place in places):
-            return _Column("c")
         if max((len(place.text) for place in places), default=0) > WIDE:
             return _Column(r">{\raggedright\arraybackslash}p{0.35\linewidth}")
-        return _Column("l")
+        return _Column("c" if any(place.figure for place in places) else "l")
 
 
 def _aligned(numbers: Sequence[re.Match[str]], places: Sequence[_Place]) -> str:

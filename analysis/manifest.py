@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scalerlt.analysis.figures import Picture
 from scalerlt.analysis.gates import default_gates_file
+from scalerlt.analysis.judging import frozen_gates
 from scalerlt.analysis.reading import SweepResults
 from scalerlt.analysis.tables import Table
 from scalerlt.records.base import read_file
@@ -40,6 +41,7 @@ def manifest(
         "plans": sweep.plans,
         "records": dict(sorted(sweep.records.items())),
         "superseded_records": dict(sorted(sweep.superseded.items())),
+        "frozen_gates": _digests(sweep.path, frozen_gates(sweep.cells, sweep.path)),
         "series_and_samples": _digests(sweep.path, sweep.sources),
         "passed_over": sweep.problems,
     }

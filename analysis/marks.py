@@ -40,8 +40,8 @@ COMPARISONS: dict[str, str] = {
 """Meaning of what stands where rows are compared."""
 
 
-def footnote(word: str, reason: str | None, count: int = 1, of: int = 1) -> str:
+def footnote(word: str, reason: str | None, count: int = 1, of: int = 1, what: str = "cohorts") -> str:
     """The footnote of a mark: the word and why; with how many of the cohorts, where there are several."""
-    cohorts = f"{count} of {of} cohorts " if of > 1 else ""
+    several = f"{count} of {of} {what} " if of > 1 else ""
     why = reason or {**STATES, **GATES, **COMPARISONS}.get(word, "")
-    return f"{cohorts}{word}: {why}"
+    return f"{several}{word}: {why}"

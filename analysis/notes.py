@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
+from scalerlt.analysis.evidence import gpus_of, processor_of, revision_of
 from scalerlt.analysis.marks import MEASURED
 from scalerlt.analysis.reading import CellResult, SweepResults
 from scalerlt.analysis.rows import REPETITION
@@ -19,9 +20,9 @@ def origins(sweep: SweepResults) -> dict[str, str]:
     records = _records(sweep)
     found = {
         "hosts": [_host(record) for record in records],
-        "processors": [_processor(record) for record in records],
-        "GPUs": [name for record in records for name in _gpus(record)],
-        "revisions": [_revision(record) for record in records],
+        "processors": [processor_of(record) for record in records],
+        "GPUs": [name for record in records for name in gpus_of(record)],
+        "revisions": [revision_of(record) for record in records],
         "torch": [str(record.provenance.get("packages", {}).get("torch", "unknown")) for record in records],
     }
     return {title: _counted(values) for title, values in found.items() if values}
@@ -86,7 +87,7 @@ def _mixed(records: Sequence[Record]) -> list[str]:
     """Hardware and code that are not the same for all records."""
     lines = []
     hosts = {_host(record) for record in records}
-    hardware = {(_processor(record), record.environment.get("cpus"), tuple(_gpus(record))) for record in records}
+    hardware = {(processor_of(record), record.environment.get("cpus"), tuple(gpus_of(record))) for record in records}
     if len(hosts) > 1:
         alike = "of one kind" if len(hardware) == 1 else f"of {len(hardware)} kinds"
         lines.append(f"the cells ran on different hosts: their times do not compare ({len(hosts)} hosts, {alike})")
@@ -98,7 +99,7 @@ def _mixed(records: Sequence[Record]) -> list[str]:
             bundles.setdefault(record.bundle, set()).add(_host(record))
     if split := sum(len(found) > 1 for found in bundles.values()):
         lines.append(f"{split} of {len(bundles)} bundles ran on more than one host: their cells are no pairs")
-    revisions = Counter(_revision(record) for record in records)
+    revisions = Counter(revision_of(record) for record in records)
     if len(revisions) > 1:
         lines.append(f"the cells ran different revisions of the code ({len(revisions)})")
     if dirty := sum(bool(record.provenance.get("git_dirty")) for record in records):
@@ -138,20 +139,6 @@ def _records(sweep: SweepResults) -> list[Record]:
 
 def _host(record: Record) -> str:
     return str(record.environment.get("host", "unknown"))
-
-
-def _processor(record: Record) -> str:
-    return str(record.environment.get("cpu", "unknown"))
-
-
-def _gpus(record: Record) -> list[str]:
-    gpus = record.environment.get("gpus")
-    found = gpus if isinstance(gpus, list) else []
-    return [str(gpu.get("name", "unknown")) if isinstance(gpu, dict) else str(gpu) for gpu in found]
-
-
-def _revision(record: Record) -> str:
-    return str(record.provenance.get("git_revision") or "unknown")
 
 
 def _counted(values: Iterable[str]) -> str:

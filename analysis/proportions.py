@@ -22,7 +22,7 @@ def mcnemar_p(gained: int, lost: int) -> float:
 def newcombe_interval(
     both: int, gained: int, lost: int, neither: int, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Interval of p_after - p_before for two answers to each of the same n problems.
+    """Interval of p_after - p_before, within [-1, 1], for two answers to each of the same n problems.
 
     Newcombe's score interval for paired proportions (method 10 in Statistics in Medicine 17, 1998, 2635-2650): the
     Wilson intervals of both proportions, joined by their correlation, which is corrected for continuity.
@@ -53,7 +53,7 @@ def newcombe_interval(
         return math.sqrt(max(one**2 - 2 * correlation * one * other + other**2, 0.0))
 
     below, above = joined(after - low_after, high_before - before), joined(high_after - after, before - low_before)
-    return after - before - below, after - before + above
+    return max(after - before - below, -1.0), min(after - before + above, 1.0)  # rounding may pass them
 
 
 def _wilson(successes: int, n: int, z: float) -> tuple[float, float]:

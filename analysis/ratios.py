@@ -18,7 +18,7 @@ a factor, and the ratio turned over has it turned over. The third has it on the 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, mean
+from statistics import mean
 from typing import Literal
 
 from scalerlt.analysis.intervals import CONFIDENCE, all_finite, student_interval, student_p
@@ -76,7 +76,8 @@ def paired_ratio(
         confidence: of the two-sided interval.
 
     Returns:
-        No estimate without a cohort, and where a value is not a finite number above zero: nothing is left out silently.
+        No estimate without a cohort, where a value is not a finite number above zero, and where a cohort's ratio is
+        beyond the range of a float: nothing is left out silently.
         Cohorts without blocks do not count. No interval for one cohort. Cohorts that do not differ have an interval of
         no width, no p-value and a note. An end of the interval beyond the range of a float is inf or 0.
 
@@ -90,11 +91,11 @@ def paired_ratio(
         return Ratio(None, None, None, n, estimator, note=unusable)
     on_logs = estimator != "matched_pair_mean"
     values = [_centre(pairs, estimator) for pairs in cohorts]
-    if not all_finite(values):
-        return Ratio(None, None, None, n, estimator, note="a ratio is beyond the range of a float")
     ratios = [_exp(value) for value in values] if on_logs else values
     smallest, largest = min(ratios), max(ratios)
-    centre = fmean(values)
+    if not 0 < smallest <= largest < math.inf:
+        return Ratio(None, None, None, n, estimator, note="a ratio is beyond the range of a float")
+    centre = mean(values)
     estimate = min(max(_exp(centre) if on_logs else centre, smallest), largest)
     ends = student_interval(values, confidence)
     if ends is None:
@@ -135,11 +136,11 @@ def _centre(pairs: Pairs, estimator: RatioEstimator) -> float:
     """The ratio of one cohort, of the geometric estimators its logarithm."""
     match estimator:
         case "geometric_mean_of_cohorts":
-            return fmean(math.log(above) - math.log(below) for above, below in pairs)
+            return mean([math.log(above) - math.log(below) for above, below in pairs])
         case "geometric_mean_of_cohort_means":
             return math.log(mean([above for above, _ in pairs])) - math.log(mean([below for _, below in pairs]))
         case "matched_pair_mean":
-            return fmean(float(above) / float(below) for above, below in pairs)
+            return mean([float(above) / float(below) for above, below in pairs])
 
 
 def _exp(value: float) -> float:

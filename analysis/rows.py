@@ -6,18 +6,16 @@ Nothing else is ever combined.
 """
 
 import json
-import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import mean, median
 from typing import Any, Literal, TypeGuard
 
 from scalerlt.analysis.bootstrap import bootstrap_interval
 from scalerlt.analysis.marks import MEASURED, footnote
 from scalerlt.analysis.reading import CellResult
-from scalerlt.analysis.seeds import Over, over_seeds
+from scalerlt.analysis.seeds import Over, averaged, over_seeds
 from scalerlt.errors import UserError
 from scalerlt.records.base import Scalar
 from scalerlt.records.record import Metric
@@ -111,35 +109,38 @@ def entry(
 ) -> Entry:
     """What stands for a metric of one configuration's cells."""
     found: list[CellResult] = []
-    missing: Counter[tuple[str, str | None]] = Counter()
+    missing: dict[tuple[str, str | None], list[CellResult]] = {}
+    remarks: dict[tuple[str, str | None], list[CellResult]] = {}
     for cell in cells:
-        if has_number(cell, metric):
-            found.append(cell)
-        else:
-            missing[missing_word(cell, metric)] += 1
-    figures = [cell.metrics[metric] for cell in found]
-    remarks = Counter(
-        (_word(figure.value), figure.reason)
-        for figure in figures
-        if figure.reason or figure.value in ("FAIL", "NOT_RESOLVED")
-    )
+        if not has_number(cell, metric):
+            missing.setdefault(missing_word(cell, metric), []).append(cell)
+            continue
+        found.append(cell)
+        figure = cell.metrics[metric]
+        if figure.reason or figure.value in ("FAIL", "NOT_RESOLVED"):
+            remarks.setdefault((_word(figure.value), figure.reason), []).append(cell)
+    planned = count_cohorts(cells)
     notes = tuple(
-        footnote(word, reason, count, len(cells)) for (word, reason), count in [*missing.items(), *remarks.items()]
+        footnote(word, reason, count_cohorts(some), planned)
+        if planned > 1
+        else footnote(word, reason, len(some), len(cells), "blocks")
+        for (word, reason), some in [*missing.items(), *remarks.items()]
     )
     if not found:
         words = "/".join(sorted({word for word, _ in missing}))
-        return Entry(None, words, 0, len(cells), notes=notes, sources=record_paths(cells))
+        return Entry(None, words, 0, planned, notes=notes, sources=record_paths(cells))
     sample = sample_of(found, metric, over)
+    figures = [cell.metrics[metric] for cell in found]
     value, said, more = _estimate(estimator, sample, [figure.value for figure in figures])
     if value is None:
         notes = (*notes, footnote("not_measured", said))
-        return Entry(None, "not_measured", 0, len(cells), notes=notes, sources=record_paths(cells))
+        return Entry(None, "not_measured", 0, planned, notes=notes, sources=record_paths(cells))
     repeats = sum(figure.n or 1 for figure in figures)
     low, high = _range(figures) if repeats > 1 else (None, None)
     return Entry(
         value,
-        measured=len(found),
-        planned=len(cells),
+        measured=count_cohorts(found),
+        planned=planned,
         minimum=low,
         maximum=high,
         repeats=repeats,
@@ -155,10 +156,8 @@ def _estimate(
     """The value, what has to be said about it, and the further attributes of its entry."""
     if not sample:
         return _word_of(values), None, {}
-    if estimator == "median":
-        return _median([number for _, number in sample]), None, {}
     if estimator == "interquartile_mean":
-        found = bootstrap_interval([_averaged(sample)], statistic=estimator)
+        found = bootstrap_interval([averaged(sample)], statistic=estimator)
         return found.estimate, found.note, {"low": found.low, "high": found.high, "n": found.n, "estimator": estimator}
     return *over_seeds(estimator, sample), {}
 
@@ -173,15 +172,18 @@ def sample_of(cells: Sequence[CellResult], metric: str, over: Literal["cohort", 
         return []
     if over == "seed":
         return [(cell.axes.get("seed"), value) for cell, value in values]
-    cohorts: dict[Scalar, list[float]] = {}
-    for cell, value in values:
-        cohorts.setdefault(cohort_of(cell), []).append(value)
-    return [(cohort, blocks[0] if len(blocks) == 1 else mean(blocks)) for cohort, blocks in cohorts.items()]
+    cohorts = dict.fromkeys(cohort_of(cell) for cell, _ in values)
+    return list(zip(cohorts, averaged([(cohort_of(cell), value) for cell, value in values]), strict=True))
 
 
 def cohort_of(cell: CellResult) -> str:
     """The cohort of a cell: one seed in one cohort."""
     return _cohort(cell.axes.get("seed"), cell.axes.get("cohort"))
+
+
+def count_cohorts(cells: Iterable[CellResult]) -> int:
+    """How many cohorts these cells are of."""
+    return len(set(map(cohort_of, cells)))
 
 
 @lru_cache(maxsize=2**16, typed=True)
@@ -246,22 +248,6 @@ def _word(value: Scalar) -> str:
 def is_number(value: Scalar) -> TypeGuard[int | float]:
     """Whether a value is a number (true and false are not)."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _median(numbers: Sequence[float]) -> float:
-    """NaN if one of them is; a whole number of whole numbers where the two in the middle agree."""
-    if any(map(math.isnan, numbers)):
-        return math.nan
-    middle = median(numbers)
-    return int(middle) if all(isinstance(number, int) for number in numbers) and middle == int(middle) else middle
-
-
-def _averaged(sample: Sequence[tuple[Scalar, float]]) -> list[float]:
-    """One number per draw."""
-    draws: dict[Scalar, list[float]] = {}
-    for draw, number in sample:
-        draws.setdefault(draw, []).append(number)
-    return [mean(numbers) for numbers in draws.values()]
 
 
 def _word_of(values: Sequence[Scalar]) -> Scalar:

@@ -25,7 +25,7 @@ from scalerlt.analysis.formatting import (
 from scalerlt.analysis.marks import MEASURED, footnote
 from scalerlt.analysis.phases import in_order
 from scalerlt.analysis.reading import CellResult
-from scalerlt.analysis.rows import Entry, Estimate, cohort_of, entry, group_rows, is_number, row_axes, unit_of
+from scalerlt.analysis.rows import Entry, Estimate, count_cohorts, entry, group_rows, is_number, row_axes, unit_of
 from scalerlt.analysis.table_spec import RATIOS, Column, TableSpec
 from scalerlt.errors import UserError
 from scalerlt.records.base import Scalar
@@ -60,6 +60,7 @@ class Table:
         names: headers of the labels.
         units: the recorded unit of each column.
         label: what LaTeX refers to it by; `tab:NAME` if it is None.
+        records: what its rows are made of where their entries do not say it, relative to the sweep.
     """
 
     name: str
@@ -69,11 +70,13 @@ class Table:
     units: tuple[str, ...]
     lines: tuple[Line, ...]
     label: str | None = None
+    records: tuple[str, ...] = ()
 
     @property
     def sources(self) -> list[str]:
-        """The records behind its entries, relative to the sweep."""
-        return sorted({source for line in self.lines for place in line.entries for source in place.sources})
+        """The records behind it, relative to the sweep."""
+        behind = {source for line in self.lines for place in line.entries for source in place.sources}
+        return sorted(behind.union(self.records))
 
     @cached_property
     def counted(self) -> bool:
@@ -148,8 +151,7 @@ def _unit(cells: Sequence[CellResult], column: Column) -> str:
 
 
 def _cohorts(cells: Sequence[CellResult]) -> tuple[int, int]:
-    measured = {cohort_of(cell) for cell in cells if cell.state == MEASURED}
-    return len(measured), len({cohort_of(cell) for cell in cells})
+    return count_cohorts(cell for cell in cells if cell.state == MEASURED), count_cohorts(cells)
 
 
 def _gate_notes(cells: Sequence[CellResult], gates: Sequence[str]) -> tuple[str, ...]:

@@ -73,7 +73,8 @@ def _remarks(spec: TrainingFigure) -> list[str]:
     if isinstance(spec, CurvesFigure):
         return [
             f"Thin lines are seeds. From {SEEDS_FOR_AN_INTERVAL} measured seeds on a thick line is their mean, at "
-            "their mean place along the axis, and the band its 95 % Student t interval; with fewer there is neither. "
+            "their mean place along the axis, and the band its 95 % Student t interval, at each step by itself "
+            "and not of the curve as a whole; with fewer there is neither. "
             "A line that ends in × is of a run that was not measured to its end, and is in no mean."
         ]
     return ["Tokens of all measured seeds together."] if isinstance(spec, DepthsFigure) else []

@@ -50,7 +50,7 @@ def detectable_ratio(n: int, *, deviation: float, power: float = POWER, confiden
         confidence: of the two-sided interval, in (0, 1).
 
     Returns:
-        None for fewer than two cohorts, which have no interval.
+        None for fewer than two cohorts, which have no interval; inf where the ratio is beyond the range of a float.
 
     Raises:
         ValueError: the deviation is negative or not finite.
@@ -63,4 +63,7 @@ def detectable_ratio(n: int, *, deviation: float, power: float = POWER, confiden
 
     critical = stdtrit(n - 1, (1 + confidence) / 2)
     shift = float(nctdtrinc(n - 1, 1 - power, critical))
-    return math.exp(shift * deviation / math.sqrt(n))
+    try:
+        return math.exp(shift * deviation / math.sqrt(n))
+    except OverflowError:
+        return math.inf

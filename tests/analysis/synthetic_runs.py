@@ -17,7 +17,7 @@ BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 TOLERANCES = {"fp32": ("abs 1e-05 rel 8e-05", "abs 2e-06 rel 8e-05", "abs 1e-06 rel 8e-05")}
 KEPT = {"none": 1.0, "layer": 0.35, "loop": 0.2}
 EXTRA_TIME = {"none": 1.0, "layer": 1.28, "loop": 1.36}
-ARMS = ("rollout", "logprob", "experiment.rewards")
+ARMS = ("rollout", "rollout.max_new_tokens", "rollout.exit_threshold", "logprob", "experiment.rewards")
 Edit = Callable[[dict[str, Metric]], None]
 
 

@@ -290,6 +290,18 @@ def test_what_leaves_the_range_of_a_float() -> None:
     assert (huge.estimate, huge.note) == (None, "a ratio is beyond the range of a float")
     means = paired_ratio([[1.7e308, 1.7e308], [1.0, 1.0]], [[1.7e308, 1.7e308], [1.0, 2.0]], estimator=ESTIMATORS[1])
     assert means.estimate == pytest.approx(math.sqrt(1 / 1.5))
+    matched = paired_ratio([[1e308] * 2, [1.5e308, 1.7e308]], [[1.0] * 2] * 2, estimator="matched_pair_mean")
+    assert (matched.estimate, matched.high) == (pytest.approx(1.3e308), math.inf)
+    assert (matched.smallest, matched.largest) == (1e308, pytest.approx(1.6e308))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_cohort_beyond_the_range_of_a_float_has_no_ratio(estimator: RatioEstimator) -> None:
+    large, small = [[1e308], [0.5e308]], [[1e-308], [1e-308]]
+    for arms in ((large, small), (small, large), ([*large, [2.0]], [*small, [1.0]])):
+        found = paired_ratio(*arms, estimator=estimator)
+        assert (found.estimate, found.low, found.high, found.p) == (None, None, None, None)
+        assert found.note == "a ratio is beyond the range of a float"
 
 
 def test_p_is_never_zero() -> None:

@@ -129,11 +129,11 @@ def test_footnotes_have_one_number_each_and_stand_below() -> None:
         r"1.500 {\textsuperscript{1}}",
         r"{oom\textsuperscript{2,1}}",
     ]
-    assert [line.strip() for line in text.splitlines() if r"\item" in line] == [
+    assert [line.strip() for line in text.splitlines() if r"\item[" in line] == [
         r"\item[1] note: 50\%",
         r"\item[2] oom: a\_b",
     ]
-    assert "tablenotes" not in to_latex(table(Entry(1.5)))
+    assert r"\begin{list}" not in to_latex(table(Entry(1.5)))
 
 
 def test_caption_label_and_packages() -> None:
@@ -155,6 +155,10 @@ def compiled(directory: Path, files: list[Path], before: str) -> str:
         command, cwd=directory, capture_output=True, text=True, errors="replace", timeout=120, check=False
     )
     assert run.returncode == 0, run.stdout[-3000:]
+    said = run.stdout.replace("\n", "")
+    assert "Float too large" not in said
+    assert max(map(float, re.findall(r"Overfull .hbox .([0-9.]+)pt too", said)), default=0) < 20
+    assert "Overfull \\vbox" not in said
     return run.stdout
 
 
@@ -226,3 +230,40 @@ def test_names_of_every_kind_compile_and_are_shown(tmp_path: Path) -> None:
     ).stdout
     for shown in ("int8", "bf16 & fp8", "50%", "U+4E2D", r"\end{tabular}", "cfg", "[x]"):
         assert shown in text.replace("_", "_"), shown
+
+
+@pytest.mark.parametrize("columns", [3, 14])
+def test_a_long_table_is_several_that_lose_nothing_and_stand_on_a_page_each(tmp_path: Path, columns: int) -> None:
+    require_tex()
+    words = "words that go on and on, as reasons do; "
+    figures = tuple(
+        Column(metric=f"m{number}", header="time, × none", estimator="geometric_mean_of_cohorts")
+        for number in range(columns)
+    )
+    estimate = Entry(1.5, low=1.25, high=1.75, n=5)
+    lines = tuple(
+        Line(
+            (f"row{number}", 2.0**number, words * (1 + number % 3)),
+            (
+                Entry(words * 4 if number == 7 else 1.5, notes=(f"note{number}: {words * (number % 9)}",)),
+                *(replace(estimate, value=1.5 + place) for place in range(1, columns)),
+            ),
+            (4, 5),
+            "cpu",
+        )
+        for number in range(90)
+    )
+    long = Table("t", "T. " + words * 8, ("name", "batch", "reason"), figures, ("s",) * columns, lines)
+    file = tmp_path / "t.tex"
+    text = to_latex(long)
+    file.write_text(text, encoding="utf-8")
+    compiled(tmp_path, [file], preamble())
+    parts = text.count(r"\caption")
+    assert parts > 2
+    assert re.findall(r"label{([^}]*)}", text) == [
+        "tab:t",
+        *(f"tab:t:{n}" for n in range(2, parts + 1)),
+    ]
+    assert f"(Part {parts} of {parts}.)" in text
+    assert text.count(r"\toprule") == text.count(r"time,") // columns == parts
+    assert re.findall(r"row(\d+) &", text) == re.findall(r"\] note(\d+):", text) == [str(n) for n in range(90)]

@@ -216,7 +216,7 @@ def test_few_problems() -> None:
     assert (one.difference, one.low, one.high, one.p, one.verdict) == (1.0, None, None, 1.0, "UNCERTAIN")
     two = paired_accuracy([False, False], [True, True])
     assert two.low is not None
-    assert two.low < 1 <= (two.high or 0)
+    assert two.low < 1 == two.high
     with pytest.raises(ValueError, match="1 problems and the candidate 2"):
         paired_accuracy([True], [True, False])
     for margin in (-0.1, math.nan, math.inf):
@@ -232,6 +232,36 @@ def test_constant_answers_have_an_interval_with_a_width() -> None:
     assert compared(20, 0, 0, 0).verdict == "UNCERTAIN"
     assert compared(0, 50, 0, 0).verdict == "BETTER"
     assert compared(0, 0, 50, 0).verdict == "DEGRADED"
+
+
+@pytest.mark.parametrize("n", [2, 3, 50, 128, 1319])
+def test_an_interval_of_a_difference_stays_within_one(n: int) -> None:
+    for counts in ((0, n, 0, 0), (0, 0, n, 0), (n, 0, 0, 0), (0, n - 1, 1, 0)):
+        low, high = newcombe_interval(*counts)
+        assert -1 <= low <= high <= 1
+        lower, upper = newcombe_interval(counts[0], counts[2], counts[1], counts[3])
+        assert (lower, upper) == pytest.approx((-high, -low))
+
+
+def test_no_verdict_of_a_difference_that_the_exact_test_does_not_find() -> None:
+    lost, gained = compared(0, 0, 3, 0), compared(0, 3, 0, 0)
+    assert (lost.p, lost.verdict, gained.p, gained.verdict) == (0.25, "UNCERTAIN", 0.25, "NON_INFERIOR")
+    assert lost.note == "DEGRADED by the interval alone, which the exact test (p=0.25) does not bear out"
+    assert (gained.note or "").startswith("BETTER by the interval alone")
+    six = compared(0, 0, 6, 0)
+    assert (six.p, six.verdict, six.note) == (0.03125, "DEGRADED", None)
+    bolder = paired_accuracy(*answers(0, 0, 6, 0), confidence=0.99)
+    assert bolder.verdict == "UNCERTAIN"
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 12), st.integers(0, 12))
+def test_a_verdict_of_a_difference_has_both_its_interval_and_its_test(
+    both: int, gained: int, lost: int, neither: int
+) -> None:
+    found = compared(both, gained, lost, neither)
+    if found.verdict in ("BETTER", "DEGRADED"):
+        assert mcnemar_p(gained, lost) <= 0.05
+        assert judge(*newcombe_interval(both, gained, lost, neither), found.margin) == found.verdict
 
 
 def test_the_default_margin_needs_many_answers() -> None:

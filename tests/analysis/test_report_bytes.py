@@ -145,11 +145,40 @@ def test_the_manifest_tells_which_records_each_table_and_figure_is_made_from(rep
     updates = sorted(file for cell, file in files.items() if cell.startswith("actor_update"))
     small = [file for file in updates if "-small-" in file]
     used = manifest["made_from"]
+    assert used["tables/coverage"] == used["tables/overhead"] == sorted(manifest["records"])
     assert used["tables/rollout_throughput"] == used["figures/throughput"] == rollouts
     assert used["tables/actor_update"] == updates
     assert used["figures/memory-small"] == small
     assert set(used) == {name.rpartition(".")[0] for name in manifest["outputs"] if "/" in name} - {"tables/preamble"}
     assert all(file in manifest["records"] for found in used.values() for file in found)
+
+
+def test_the_manifest_tells_whose_records_say_why_there_is_no_measurement(tmp_path: Path) -> None:
+    sweep = SyntheticSweep(tmp_path / "sweep")
+    cells = [cell_axes("rollout_throughput", "fp32", batch) for batch in ("small", "medium", "large")]
+    sweep.plan([planned(axes) for axes in cells])
+    sweep.record(cells[0])
+    failed = sweep.record(cells[1], Verdict.FAILED)
+    build_report(sweep.path, tmp_path / "out")
+    used = json.loads((tmp_path / "out" / "manifest.json").read_text())["made_from"]
+    assert used["tables/unmeasured"] == [str(failed.relative_to(sweep.path))]
+    assert len(used["tables/coverage"]) == 2
+
+
+def test_the_manifest_holds_the_digests_of_the_gates_frozen_with_the_judged_cells(tmp_path: Path) -> None:
+    sweep = SyntheticSweep(tmp_path / "sweep")
+    judged, bare = (cell_axes("actor_update", "fp32", batch) for batch in ("small", "medium"))
+    other, unmeasured = cell_axes("rollout_throughput", "fp32", "small"), cell_axes("actor_update", "fp32", "large")
+    sweep.plan([planned(axes) for axes in (judged, bare, other, unmeasured)])
+    for axes in (judged, bare, other):
+        sweep.record(axes)
+    (sweep.path / cell_id(unmeasured)).mkdir()
+    for axes in (judged, other, unmeasured):
+        (sweep.path / cell_id(axes) / "cell.yaml").write_text(f"config:\n  gates:\n    name: {cell_id(axes)}\n")
+    build_report(sweep.path, tmp_path / "out")
+    frozen = json.loads((tmp_path / "out" / "manifest.json").read_text())["frozen_gates"]
+    name = f"{cell_id(judged)}/cell.yaml"
+    assert frozen == {name: hashlib.sha256((sweep.path / name).read_bytes()).hexdigest()}
 
 
 def test_what_was_passed_over_is_in_the_manifest(tmp_path: Path) -> None:

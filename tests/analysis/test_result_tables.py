@@ -321,3 +321,15 @@ def test_gates_are_shown_with_their_reason(sweep: SyntheticSweep) -> None:
     assert "| fp32 | small | layer | 1 | FAIL [1] | 7.00e-6 | 5.00e-6 [2] |" in text
     assert "- [1] FAIL: gradient_relative_l2: grad_sched_relative_l2 7e-06 is not within 5e-06" in text
     assert "- [2] note: the measured floor of checkpoint=none, larger than the declared 2e-06" in text
+
+
+def test_blocks_of_plus_and_minus_infinity_are_no_number_and_no_error(tmp_path: Path) -> None:
+    sweep = SyntheticSweep(tmp_path / "sweep")
+    cells = [cell_axes("rollout_throughput", "fp32", "small", block=block) for block in (0, 1)]
+    sweep.plan([planned(axes) for axes in cells])
+    for axes, value in zip(cells, (math.inf, -math.inf), strict=True):
+        sweep.record(axes, edit=lambda metrics, value=value: metrics.update(x=Metric(value=value, unit="s")))
+    found = read_runs(sweep.path).cells
+    for estimator in ("median", "mean", "interquartile_mean"):
+        place = entry(found, "x", estimator)
+        assert place.value is None or math.isnan(float(place.value))

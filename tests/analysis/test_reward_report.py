@@ -96,6 +96,11 @@ def test_the_reward_table_has_a_row_per_arm_with_its_interval_and_bounds(reward_
     assert {value for name, value in never.items() if name.endswith(" state")} == {"not_run"}
 
 
+def test_the_reward_table_says_what_its_intervals_do_not_cover() -> None:
+    caption = next(spec.caption for spec in load_tables() if spec.name == "reward")
+    assert "it is of other seeds on these held-out problems, not of other problems" in " ".join(caption.split())
+
+
 def test_every_planned_cell_is_in_every_table_and_figure(reward_gain: SweepResults) -> None:
     for spec in load_tables():
         if spec.experiment == ("gsm8k_reward",):

@@ -59,6 +59,7 @@ def test_curves_are_the_seeds_and_from_five_on_their_mean_and_band(reward_gain: 
     half = 2.776445105 * math.sqrt(sum((value - fmean(last)) ** 2 for value in last) / 4 / 5)
     assert (ends[0], ends[-1]) == pytest.approx((fmean(last) - half, fmean(last) + half), abs=1e-7)
     assert "95 % Student t interval" in picture.caption
+    assert "at each step by itself" in picture.caption
 
 
 def test_fewer_seeds_have_no_mean_and_no_band(sweep: SyntheticSweep) -> None:
