@@ -16,6 +16,7 @@ from scalerlt.schema.experiment.gsm8k_eval import Gsm8kEval
 from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
 from scalerlt.schema.rollout.last_exited import LastExited
 from scalerlt.schema.task.gsm8k import Gsm8k
+from scalerlt.schema.task.random_tokens import RandomTokens
 from scalerlt.tasks.problem import Problem
 
 
@@ -37,6 +38,8 @@ def weights(cell: Cell) -> list[str]:
 
 def prompts(cell: Cell) -> list[str]:
     """What keeps the task from giving the cell its prompts, or the model from answering them."""
+    if isinstance(cell.task, RandomTokens):  # any prompts of this length may be drawn
+        return _beyond_positions(cell, cell.task.prompt_length)
     return _unanswerable(
         cell,
         prompts=lambda: prompts_of(cell),
@@ -99,6 +102,11 @@ def _unanswerable(
         return _faults(without_tokenizer)
     except UserError as error:
         return str(error).splitlines()
+    return _beyond_positions(cell, longest)
+
+
+def _beyond_positions(cell: Cell, longest: int) -> list[str]:
+    """What keeps the model from answering its longest prompt."""
     positions = longest + cell.rollout.max_new_tokens
     if positions <= cell.model.max_position_embeddings:
         return []

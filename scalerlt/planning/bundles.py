@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from scalerlt.planning.arms import arm_axes
 from scalerlt.planning.sweep_file import SweepFile
 from scalerlt.records.base import Scalar
 from scalerlt.records.plan import PlannedCell
@@ -20,8 +21,9 @@ def arranged(cells: list[PlannedCell], sweep: SweepFile | None) -> list[PlannedC
     """
     if sweep is not None and sweep.compare is not None:
         bundles: dict[str, list[PlannedCell]] = {}
+        arm = arm_axes((cell.axes for cell in cells), sweep.arm_keys)
         for cell in cells:
-            bundle = bundle_id(cell.axes, sweep.arm_keys)
+            bundle = bundle_id(cell.axes, arm)
             bundles.setdefault(bundle, []).append(cell.model_copy(update={"bundle": bundle}))
         cells = [
             cell for members in bundles.values() for cell in (_there_and_back(members) if sweep.both_ways else members)
@@ -29,10 +31,9 @@ def arranged(cells: list[PlannedCell], sweep: SweepFile | None) -> list[PlannedC
     return [cell.model_copy(update={"order": order}) for order, cell in enumerate(cells)]
 
 
-def bundle_id(axes: Mapping[str, Scalar], arm_keys: frozenset[str]) -> str:
-    """The same text for all cells that differ in nothing but the arm and the block."""
-    outside = {"block", *(key.replace("/", ".") for key in arm_keys)}
-    shared = {key: value for key, value in axes.items() if not any(f"{key}.".startswith(f"{arm}.") for arm in outside)}
+def bundle_id(axes: Mapping[str, Scalar], arm: frozenset[str]) -> str:
+    """The same text for all cells that differ in nothing but the axes of the arm and the block."""
+    shared = {key: value for key, value in axes.items() if key not in arm and key != "block"}
     text = json.dumps(shared, sort_keys=True, separators=(",", ":"))
     return f"c{axes.get('cohort', 0)}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 

@@ -2,7 +2,8 @@
 
 The command line's values take the place of the sweep's for the same key and multiply with it otherwise. What would
 make a sweep smaller without a word is an error: a key of a zip given another value, a value that stands twice in one
-axis, a list whose cells collapse.
+axis, a list whose cells collapse. Cells that only turn out to be the same when they are resolved are found there, by
+the places that name them: the parts of a union may overlap, the cells of one part may not.
 """
 
 import hashlib
@@ -17,13 +18,17 @@ from scalerlt.planning.sweep_file import SweepFile
 
 Combination = tuple[str, ...]
 """One cell's overrides, key=value each."""
+Place = tuple[int, ...]
+"""Where a grid, zip or list stands in the unions around it; () where there is none."""
+Places = dict[Combination, frozenset[Place]]
+"""Cells in order, each with the places that name it: several where a union's parts overlap."""
 ValuesOf = Callable[[Axis], list[str]]
 """The values that an axis names, each as the right-hand side of an override; RequestErrors when it does not parse."""
 MAX_CELLS = 1_000_000
 
 
-def combinations(sweep: SweepFile | None, own: Sequence[Axis], values_of: ValuesOf) -> list[Combination]:
-    """Every cell of a request, in order, each once.
+def combinations(sweep: SweepFile | None, own: Sequence[Axis], values_of: ValuesOf) -> Places:
+    """Every cell of a request, in order, each once, with the parts of the sweep that name it.
 
     Args:
         sweep: the sweep file, or None.
@@ -39,16 +44,24 @@ def combinations(sweep: SweepFile | None, own: Sequence[Axis], values_of: Values
         raise RequestErrors([f"block: the sweep {sweep.name} has `blocks`, which set it; leave it to the sweep"])
     cohorts: Sequence[object] = range(sweep.cohorts or 0)
     if sweep.cohorts and "cohort" in given:
-        cohorts = values_of(next(axis for axis in own if key_of(axis) == "cohort"))
+        cohorts = _distinct(next(axis for axis in own if key_of(axis) == "cohort"), values_of)
         own = [axis for axis in own if key_of(axis) != "cohort"]
     cells = _cells_of(sweep.cells, own, values_of)
     _check_arms(sweep, cells, given)
     if sweep.both_ways:
-        cells = [(*cell, f"block={block}") for block in (0, 1) for cell in cells]
+        cells = {(*cell, f"block={block}"): places for block in (0, 1) for cell, places in cells.items()}
     if not cohorts:
         return cells
     _check_total(len(cells) * len(cohorts))
-    return [_in_cohort(cell, cohort) for cohort in cohorts for cell in cells]
+    return {_in_cohort(cell, cohort): places for cohort in cohorts for cell, places in cells.items()}
+
+
+def _distinct(axis: Axis, values_of: ValuesOf) -> list[str]:
+    problems: list[str] = []
+    rows = _rows((axis,), values_of, problems)
+    if problems:
+        raise RequestErrors(problems)
+    return [text.partition("=")[2] for (text,) in rows]
 
 
 def _check_total(total: int) -> None:
@@ -62,7 +75,7 @@ def _in_cohort(cell: Combination, cohort: object) -> Combination:
     return (*cell, f"cohort={cohort}") if has_seed else (*cell, f"cohort={cohort}", f"seed={cohort}")
 
 
-def _check_arms(sweep: SweepFile, cells: list[Combination], given: set[str]) -> None:
+def _check_arms(sweep: SweepFile, cells: Places, given: set[str]) -> None:
     if sweep.compare is None or sweep.compare in given:
         return  # narrowed to one arm, for a look at it
     arms = {text for cell in cells for text in cell if text.partition("=")[0].lstrip("+") == sweep.compare}
@@ -72,25 +85,39 @@ def _check_arms(sweep: SweepFile, cells: list[Combination], given: set[str]) -> 
         )
 
 
-def _cells_of(part: Part, own: Sequence[Axis], values_of: ValuesOf) -> list[Combination]:
+def _cells_of(part: Part, own: Sequence[Axis], values_of: ValuesOf, place: Place = ()) -> Places:
     problems: list[str] = []
     match part:
         case Product(dimensions):
-            cells = _product(_overridden(dimensions, own, problems), values_of, problems)
-        case Listing(listed):
-            cells = _listed(listed, own, values_of, problems)
+            listed = _product(_overridden(dimensions, own, problems), values_of, problems)
+            cells = _merged([(cell, frozenset({place})) for cell in listed])
+        case Listing(written):
+            listed = _listed(written, own, values_of, problems)
+            cells = _merged([(cell, frozenset({place})) for cell in listed])
+            if len(cells) < len(listed) and not problems:
+                problems.append("two cells of a list are the same with the values of the command line")
         case _:
-            cells = []
-            for inner in part.parts:
+            named: list[tuple[Combination, frozenset[Place]]] = []
+            for number, inner in enumerate(part.parts):
                 try:
-                    cells += _cells_of(inner, own, values_of)
+                    named += _cells_of(inner, own, values_of, (*place, number)).items()
                 except RequestErrors as error:
                     problems += [problem for problem in error.problems if problem not in problems]
-            cells = list(dict.fromkeys(cells))
+            cells = _merged(named)
     if not problems and part.sample is not None:
         cells = _sampled(cells, part.sample, problems)
     if problems:
         raise RequestErrors(problems)
+    return cells
+
+
+def _merged(named: list[tuple[Combination, frozenset[Place]]]) -> Places:
+    """Each cell once, whatever the order of its overrides."""
+    first: dict[frozenset[str], Combination] = {}
+    cells: Places = {}
+    for cell, places in named:
+        known = first.setdefault(frozenset(cell), cell)
+        cells[known] = cells.get(known, frozenset()) | places
     return cells
 
 
@@ -170,13 +197,13 @@ def _count(axis: Axis, values_of: ValuesOf, problems: list[str]) -> int:
         return 0
 
 
-def _sampled(cells: list[Combination], sample: Sample, problems: list[str]) -> list[Combination]:
+def _sampled(cells: Places, sample: Sample, problems: list[str]) -> Places:
     """The cells whose digest with the seed is smallest: the same on every platform and version, in their order."""
     if sample.size > len(cells):
         problems.append(f"a sample of {sample.size} cannot be drawn from {len(cells)} cells")
-        return []
+        return {}
     drawn = set(sorted(cells, key=lambda cell: _rank(cell, sample.seed))[: sample.size])
-    return [cell for cell in cells if cell in drawn]
+    return {cell: places for cell, places in cells.items() if cell in drawn}
 
 
 def _rank(cell: Combination, seed: int) -> bytes:

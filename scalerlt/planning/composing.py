@@ -22,6 +22,7 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import AnyNode, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from scalerlt.errors import RequestErrors
 from scalerlt.planning.presets import check_preset
@@ -111,7 +112,11 @@ class ReadOnce(ConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         """A copy of its own, since composing changes it."""
         if config_path not in self._read:
-            found = super().load_config(config_path)
+            try:
+                found = super().load_config(config_path)
+            except (YAMLError, UnicodeDecodeError) as error:
+                where = " ".join(str(error).split())
+                raise RequestErrors([f"{config_path}: not a readable config file ({where})"]) from error
             if found is not None:
                 check_preset(config_path, found.config, found.defaults_list)
             self._read[config_path] = found

@@ -82,7 +82,10 @@ class Costs:
         self._axes: list[tuple[dict[str, Scalar], _Run]] = []
         self._flops: dict[str, float | None] = {}
         for cell, record in earlier:
-            run = _Run(_seconds(record), cell)
+            seconds = _seconds(record)
+            if seconds <= 0:  # the clock was set back while it ran, or stood still
+                continue
+            run = _Run(seconds, cell)
             self._by_cell.setdefault(record.cell_id, []).append(run)
             self._alike.setdefault(beside_the_repetition(record.axes), []).append(run)
             self._axes.append((record.axes, run))

@@ -23,6 +23,7 @@ from hydra._internal.utils import create_config_search_path, get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import setup_globals
@@ -262,13 +263,13 @@ def _request(loader: ConfigLoader, arguments: Sequence[str], base: DictConfig) -
     for text in dict.fromkeys(text for combination in combinations for text in combination):
         key, _, value = text.partition("=")
         values.setdefault(key.lstrip("+"), set()).add(value)
-    composed = compose_all(loader, of_hydra, combinations)
+    composed = compose_all(loader, of_hydra, list(combinations))
     return judged(
         Request(
             sweep=sweep,
             overrides=[override.input_line or "" for override in own],
             swept=[key for key, distinct in values.items() if len(distinct) > 1],
-            cells=[ComposedCell(list(combination), config) for combination, config in composed.items()],
+            cells=[ComposedCell(list(key), config, combinations[key]) for key, config in composed.items()],
             runs_dir=str(base.runs_dir),
             launcher=resolved(base.hydra.launcher),
             retry=_retry(base),
@@ -353,12 +354,19 @@ def _prepare(arguments: Sequence[str]) -> list[str]:
             if sweep_file.is_path(value):
                 given.append(sweep_file.find(value))
                 value = given[-1].stem
-            text = f"+sweeps={value}"
+            text = f"+sweeps={_as_text(value)}"
         if key == "retry":
             text = as_list(text)
         prepared.append(text)
     _store_sweeps(given)
     return prepared
+
+
+def _as_text(name: str) -> str:
+    """A sweep's name, quoted where Hydra would read a number, a truth value or null."""
+    if not sweep_file.NAME.fullmatch(name):
+        return name
+    return name if isinstance(OverridesParser.create().parse_override(f"sweeps={name}").value(), str) else f"'{name}'"
 
 
 def _loader(config_dir: str | None) -> ConfigLoader:

@@ -25,6 +25,14 @@ def file_inputs(cell: Cell) -> dict[str, FrozenInput]:
         RequestErrors: the files that are missing, and whatever the groups' own checks find wrong with them.
     """
     problems: list[str] = []
+    found = found_inputs(cell, problems)
+    if problems:
+        raise RequestErrors(problems)
+    return found
+
+
+def found_inputs(cell: Cell, problems: list[str]) -> dict[str, FrozenInput]:
+    """The file inputs that are there and can be read; what is wrong with the others is added to `problems`."""
     found: dict[str, FrozenInput] = {}
     for group in GROUPS:
         part = getattr(cell, group)
@@ -48,8 +56,6 @@ def file_inputs(cell: Cell) -> dict[str, FrozenInput]:
                 continue
             stored = value if value.startswith("pkg://") else str(path)
             found[key] = FrozenInput(path=stored, sha256=digest)
-    if problems:
-        raise RequestErrors(problems)
     return found
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Literal
 
+from scalerlt.planning.arms import arm_axes
 from scalerlt.planning.cost import Earlier, beside_the_repetition
 from scalerlt.planning.workload import GSM8K_TEST_PROBLEMS
 from scalerlt.power import detectable_margin, detectable_ratio
@@ -67,10 +68,10 @@ def margins(
         varying = {_dotted(one) for one in bound} | {name}
         if varying <= set(SCALAR_KEYS):
             continue
+        own = arm_axes((cell.axes for cell in listed), varying)
         arms: dict[tuple[tuple[str, Scalar], ...], dict[str, set[str]]] = {}
         for cell in listed:
-            axes = beside_the_repetition(cell.axes)
-            beside = tuple(item for item in axes if not any(f"{item[0]}.".startswith(f"{one}.") for one in varying))
+            beside = tuple(item for item in beside_the_repetition(cell.axes) if item[0] not in own)
             arms.setdefault(beside, {}).setdefault(str(cell.axes.get(name)), set()).add(_cohort(cell.axes))
         for beside, cohorts in arms.items():
             if len(cohorts) < 2:

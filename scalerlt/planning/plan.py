@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from scalerlt.errors import UserError
+from scalerlt.errors import RequestErrors, UserError
 from scalerlt.planning.bundles import arranged
-from scalerlt.planning.request import Request, RuledOut
-from scalerlt.planning.resolve import ResolvedCell
+from scalerlt.planning.request import ComposedCell, Request, RuledOut
+from scalerlt.planning.resolve import ResolvedCell, named_twice
 from scalerlt.records.base import UnreadableDocument, now
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.plan import Plan, PlannedCell
@@ -24,13 +24,23 @@ def make_plan(request: Request, cells: list[ResolvedCell], provenance: dict[str,
 
     Args:
         cells: the request's cells, resolved.
+
+    Raises:
+        RequestErrors: two cells of one part of the sweep are the same, a rule ruling out one of them at least.
     """
     places = {tuple(cell.overrides): place for place, cell in enumerate(request.cells)}
     placed = [(entry.position, 0, _skipped(entry)) for entry in request.ruled_out]
     placed += [(places[tuple(cell.overrides)], 1, _planned(cell)) for cell in cells]
+    named: dict[str, list[ComposedCell | RuledOut]] = {}
+    for entry in request.ruled_out:
+        named.setdefault(entry.cell_id, []).append(entry)
+    for cell in cells:
+        named.setdefault(cell.cell_id, []).append(request.cells[places[tuple(cell.overrides)]])
+    if problems := named_twice(named.values()):
+        raise RequestErrors(problems)
     each_once: dict[str, PlannedCell] = {}
-    for *_, cell in sorted(placed, key=lambda entry: entry[:2]):
-        each_once.setdefault(cell.cell_id, cell)
+    for *_, planned in sorted(placed, key=lambda entry: entry[:2]):
+        each_once.setdefault(planned.cell_id, planned)
     return Plan(
         sweep=sweep_name(request, cells),
         created=now(),

@@ -9,10 +9,15 @@ from scalerlt.records.base import Scalar
 
 @dataclass(frozen=True)
 class ComposedCell:
-    """One cell's configuration as plain data, interpolations resolved, and the overrides that made it."""
+    """One cell's configuration as plain data, interpolations resolved, and the overrides that made it.
+
+    Attributes:
+        places: the parts of the sweep that name it (see planning.combinations).
+    """
 
     overrides: list[str]
     config: dict[str, Any]
+    places: frozenset[tuple[int, ...]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class RuledOut:
     Attributes:
         position: the number of the request's cells that stand before it.
         cell_id: the cell's own where it is a valid one, else `invalid-` and a digest of its configuration.
-        axes: likewise.
+        axes: of an invalid one, too, in the form of a valid cell's.
     """
 
     position: int
@@ -30,6 +35,7 @@ class RuledOut:
     axes: dict[str, Scalar]
     overrides: list[str]
     reason: str
+    places: frozenset[tuple[int, ...]] = frozenset()
 
 
 @dataclass(frozen=True)

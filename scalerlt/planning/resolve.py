@@ -1,11 +1,12 @@
 """Composed configurations become cells: device chosen, types and values checked, files found, identity known."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scalerlt.errors import RequestErrors
 from scalerlt.planning.inputs import check_inputs, file_inputs
-from scalerlt.planning.request import ComposedCell
+from scalerlt.planning.request import ComposedCell, RuledOut
 from scalerlt.planning.suggestions import nearest
 from scalerlt.records.base import Scalar
 from scalerlt.records.cell import FileInput
@@ -34,25 +35,46 @@ class ResolvedCell:
 
 
 def resolve_all(composed: list[ComposedCell], machine: Machine | None = None) -> list[ResolvedCell]:
-    """Resolve every cell of a request; cells that turn out to be the same stand once.
+    """Resolve every cell of a request; cells in which parts of a union overlap stand once.
 
     Raises:
-        RequestErrors: all problems of all cells, each once.
+        RequestErrors: all problems of all cells, each once; two cells of one part turn out to be the same.
     """
     machine = machine or this_machine()
-    problems: dict[str, None] = {}
+    named: dict[str, list[ComposedCell]] = {}
+    found: dict[str, None] = {}
     resolved: dict[str, ResolvedCell] = {}
     checked: dict[Any, list[str]] = {}
     for entry in composed:
         try:
             cell = resolve(entry, machine, checked)
         except RequestErrors as error:
-            problems |= dict.fromkeys(error.problems)
+            found |= dict.fromkeys(error.problems)
         else:
             resolved.setdefault(cell.identity, cell)
-    if problems:
-        raise RequestErrors(list(problems))
+            named.setdefault(cell.identity, []).append(entry)
+    if problems := [*found, *named_twice(named.values())]:
+        raise RequestErrors(problems)
     return list(resolved.values())
+
+
+def named_twice(named: Iterable[Sequence[ComposedCell | RuledOut]]) -> list[str]:
+    """The first cell that one part of the sweep names twice, and how many more there are.
+
+    Args:
+        named: for each cell what the sweep names it by.
+    """
+    pairs: list[tuple[ComposedCell | RuledOut, ComposedCell | RuledOut]] = []
+    for entries in named:
+        first: dict[tuple[int, ...], ComposedCell | RuledOut] = {}
+        for entry in entries:
+            pairs += [(first[place], entry) for place in entry.places if place in first]
+            first = dict.fromkeys(entry.places, entry) | first
+    if not pairs:
+        return []
+    one, other = (" ".join(entry.overrides) or "the cell without overrides" for entry in pairs[0])
+    more = f" ({len(pairs) - 1} more pairs are, too)" if len(pairs) > 1 else ""
+    return [f"{one} and {other} are the same cell on this machine{more}; a sweep names each of its cells once"]
 
 
 def resolve(entry: ComposedCell, machine: Machine, checked: dict[Any, list[str]]) -> ResolvedCell:

@@ -50,11 +50,11 @@ def why_again(record: Record, retry: Iterable[str], revision: str | None) -> str
     """
     words, verdict = set(retry), record.verdict
     if "all" in words:
-        return f"runs again (retry=all): the last attempt is {verdict.value}"
+        return f"runs again (retry=all): its record is {verdict.value}"
     if verdict is Verdict.PREEMPTED and "none" not in words:
         return "goes on: the last attempt was preempted"
     if verdict.value in words:
-        return f"runs again (retry={verdict.value}): the last attempt is {verdict.value}"
+        return f"runs again (retry={verdict.value}): its record is {verdict.value}"
     if "other_revision" in words and verdict is Verdict.MEASURED:
         earlier = record.provenance.get("git_revision")
         if earlier != revision:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from scalerlt.errors import RequestErrors
+from scalerlt.planning.invalid import axes_of_invalid
 from scalerlt.planning.request import ComposedCell, Request, RuledOut
 from scalerlt.planning.resolve import KEYS, chosen_device, resolve
 from scalerlt.planning.rules import Condition, ResourceRule, Rule, matches
-from scalerlt.records.base import Scalar
 from scalerlt.schema.cell import REQUEST_KEYS
 from scalerlt.schema.machine import Machine, this_machine
 
@@ -82,22 +82,8 @@ def _ruled_out(cell: ComposedCell, reason: str, position: int, machine: Machine)
     except RequestErrors:
         content = {key: cell.config.get(key) for key in KEYS if key != "resources"}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
-        cell_id, axes = f"invalid-{hashlib.sha256(text.encode()).hexdigest()[:10]}", _plain_axes(content)
-    return RuledOut(position, cell_id, axes, cell.overrides, reason)
-
-
-def _plain_axes(content: dict[str, Any], where: str = "") -> dict[str, Scalar]:
-    """The composed configuration, flat, as the axes of a valid cell are: a config group by its option's name."""
-    flat: dict[str, Scalar] = {}
-    for key, value in content.items():
-        if isinstance(value, dict):
-            if "name" in value:
-                flat[f"{where}{key}"] = value["name"]
-            inner = {name: entry for name, entry in value.items() if name not in ("name", "_target_", "_check_")}
-            flat |= _plain_axes(inner, f"{where}{key}.")
-        elif value is None or isinstance(value, str | int | float | bool):
-            flat[f"{where}{key}"] = value
-    return flat
+        cell_id, axes = f"invalid-{hashlib.sha256(text.encode()).hexdigest()[:10]}", axes_of_invalid(_on(machine, cell))
+    return RuledOut(position, cell_id, axes, cell.overrides, reason, cell.places)
 
 
 def _text(conditions: tuple[Condition, ...]) -> str:

@@ -33,7 +33,7 @@ from scalerlt.planning.suggestions import nearest
 from scalerlt.records.base import Scalar
 
 SHIPPED = Path(__file__).parent.parent / "sweeps"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 KEYS = ("description", *KINDS, "sample", "cohorts", "compare", "blocks", "rules", "resources")
 
 
@@ -97,7 +97,7 @@ def find(name: str) -> Path:
         if name not in sweeps:
             raise UserError(f"there is no sweep {name!r}{nearest(name, sweeps)}")
         path = sweeps[name]
-    if not _NAME.fullmatch(path.stem):
+    if not NAME.fullmatch(path.stem):
         raise UserError(
             f"{path}: a sweep goes by its file's name; rename it to ASCII letters, digits, `_`, `-` and `.`"
         )
@@ -145,6 +145,8 @@ def _sweep(name: str, definition: Any, problems: list[str]) -> SweepFile:
     named = keys_of(cells)
     if compare is not None and (not isinstance(compare, str) or compare not in named):
         problems.append(f"compare={compare!r} is not an axis of the sweep{nearest(str(compare), named)}")
+    elif compare in ("seed", "cohort", "block"):
+        problems.append(f"compare={compare}: it repeats an arm; name the key in which the arms differ")
     problems += [
         f"{key} is set by `{by}` and cannot be an axis too"
         for key, by, given in (("cohort", "cohorts", cohorts), ("block", "blocks", blocks))

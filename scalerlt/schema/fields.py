@@ -10,8 +10,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, Strict
 
 # Strict: no text is taken for a number, no truth value for an integer.
-PositiveInt = Annotated[int, Strict(), Field(gt=0)]
-NonNegativeInt = Annotated[int, Strict(), Field(ge=0)]
+# The bounds are above what any machine does, and keep what a plan computes from sizes in the range of floats.
+PositiveInt = Annotated[int, Strict(), Field(gt=0, le=2**40)]
+NonNegativeInt = Annotated[int, Strict(), Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Strict(), Field(gt=0)]
 NonNegativeFloat = Annotated[float, Strict(), Field(ge=0)]
 UnitInterval = Annotated[float, Strict(), Field(ge=0, lt=1)]

@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
+from scalerlt.planning.arms import arm_axes
 from scalerlt.planning.bundles import arranged, bundle_id
 from scalerlt.planning.hydra_bridge import compose
+from scalerlt.planning.margins import margins
 from scalerlt.planning.plan import make_plan
 from scalerlt.planning.resolve import resolve_all
 from scalerlt.planning.sweep_file import SweepFile, _sweep
+from scalerlt.records.base import Scalar
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.schema.machine import Machine
 
@@ -105,15 +108,66 @@ def test_what_a_zip_binds_to_the_compared_key_belongs_to_the_arm() -> None:
         }
     )
     assert sweep.arm_keys == {"precision", "batch.microbatch_tokens"}
-    one = {"precision": "fp32", "precision.x": 1, "batch.microbatch_tokens": 1024, "seed": 0, "block": 0}
-    two = {"precision": "bf16", "batch.microbatch_tokens": 2048, "seed": 0, "block": 1}
-    assert bundle_id(one, sweep.arm_keys) == bundle_id(two, sweep.arm_keys)
-    assert bundle_id(one, frozenset({"precision"})) != bundle_id(two, frozenset({"precision"}))
+    one: dict[str, Scalar] = {
+        "precision": "fp32",
+        "precision.x": 1,
+        "batch.microbatch_tokens": 1024,
+        "seed": 0,
+        "block": 0,
+    }
+    two: dict[str, Scalar] = {"precision": "bf16", "batch.microbatch_tokens": 2048, "seed": 0, "block": 1}
+    both = arm_axes([one, two], sweep.arm_keys)
+    assert both == {"precision", "precision.x", "batch.microbatch_tokens"}
+    assert bundle_id(one, both) == bundle_id(two, both)
+    assert bundle_id(one, both - {"batch.microbatch_tokens"}) != bundle_id(two, both - {"batch.microbatch_tokens"})
+
+
+@pytest.mark.parametrize(
+    ("compare", "first", "second", "below", "values"),
+    [
+        ("rollout", "dense", "last_exited", "rollout.temperature", [0.5, 1.0]),
+        ("optimizer", "adamw", "sgd", "optimizer.learning_rate", [0.1, 0.2]),
+        ("batch", "small", "medium", "batch.microbatch_tokens", [512, 2048]),
+    ],
+)
+def test_arms_agree_in_what_is_swept_below_the_compared_group(
+    tmp_path: Path, compare: str, first: str, second: str, below: str, values: list[Any]
+) -> None:
+    """And differ in what the options themselves say, such as an exit threshold that only one of them has."""
+    definition = {"grid": {compare: [first, second], below: values}, "compare": compare, "blocks": "ABBA"}
+    plan = plan_of(tmp_path, definition)
+    assert [(cell.axes[below], cell.axes[compare], cell.axes["block"]) for cell in plan.cells] == [
+        (value, option, block)
+        for value in values
+        for option, block in ((first, 0), (second, 0), (second, 1), (first, 1))
+    ]
+    bundles = [cell.bundle for cell in plan.cells]
+    assert bundles == [bundles[0]] * 4 + [bundles[4]] * 4 and bundles[0] != bundles[4]
+    narrowed = plan_of(tmp_path, definition, f"{below}={values[0]}")
+    assert [cell.bundle for cell in narrowed.cells] == bundles[:4]
+    found = margins(plan.cells, {compare: (compare,)}, [])
+    assert [(margin.arms, margin.comparisons) for margin in found] == [((first, second), 2)]
+
+
+def test_what_only_one_option_has_belongs_to_its_arm_even_where_it_varies() -> None:
+    cells: list[dict[str, Scalar]] = [
+        {"rollout": "dense", "rollout.schedule": "dense", "rollout.tokens": 32},
+        {"rollout": "last", "rollout.schedule": "last", "rollout.tokens": 32, "rollout.threshold": 0.8},
+        {"rollout": "last", "rollout.schedule": "last", "rollout.tokens": 32, "rollout.threshold": 0.9},
+    ]
+    assert arm_axes(cells, {"rollout"}) == {"rollout", "rollout.schedule", "rollout.threshold"}
 
 
 @pytest.mark.parametrize("key", ["seed", "cohort", "batch", "precisions"])
 def test_cells_that_differ_in_more_than_the_arm_are_not_of_one_bundle(key: str) -> None:
-    axes = {"precision": "fp32", "seed": 0, "cohort": 0, "batch": "small", "precisions": 1, "block": 0}
+    axes: dict[str, Scalar] = {
+        "precision": "fp32",
+        "seed": 0,
+        "cohort": 0,
+        "batch": "small",
+        "precisions": 1,
+        "block": 0,
+    }
     arms = frozenset({"precision"})
     assert bundle_id({**axes, key: "other"}, arms) != bundle_id(axes, arms)
 

@@ -137,3 +137,12 @@ def test_the_operations_are_those_that_torch_counts() -> None:
     )
     logits = 2 * 5 * len(lengths) * cell.model.hidden_size * cell.model.vocab_size
     assert update_flops(tiled, lengths) == pytest.approx(3 * forward + logits, rel=1e-9)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -300.0])
+def test_a_record_without_a_duration_tells_no_cost(tmp_path: Path, seconds: float) -> None:
+    request, (first, other) = resolved(tmp_path, "experiment=rollout_throughput", "rollout.max_new_tokens=32,64")
+    unknown = [Costs([]).of(cell) for cell in (first, other)]
+    record(tmp_path, first, request, seconds)
+    costs = Costs(measured(tmp_path))
+    assert [costs.of(first), costs.of(other)] == unknown

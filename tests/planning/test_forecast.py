@@ -42,6 +42,7 @@ def test_one_cohort_detects_nothing() -> None:
     assert detectable_ratio(1, deviation=0.05) is None
     assert detectable_ratio(0, deviation=0.05) is None
     assert detectable_ratio(5, deviation=0.0) == 1.0
+    assert detectable_ratio(3, deviation=1e6) == detectable_ratio(2, deviation=1e308) == math.inf
     with pytest.raises(ValueError, match="standard deviation"):
         detectable_ratio(5, deviation=float("nan"))
 

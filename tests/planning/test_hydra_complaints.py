@@ -112,6 +112,25 @@ def test_a_value_that_is_missing_or_dangling_in_a_file_is_named_before_anything_
             resolve_all(compose(["batch=mine"], str(directory)).cells, CPU)
 
 
+@pytest.mark.parametrize("override", ["batch=broken", "batch=small,broken", "batch=glob(*)"])
+@pytest.mark.parametrize("content", [b"name: [", b"name: \xff", b"a: b: c"])
+@pytest.mark.parametrize("command", ["plan", "sweep"])
+def test_a_config_file_that_is_no_yaml_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    override: str,
+    content: bytes,
+    command: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "batch").mkdir(parents=True)
+    (tmp_path / "conf" / "batch" / "broken.yaml").write_bytes(content)
+    assert cli.main([command, "--config-dir", "conf", override]) == 2
+    said = capsys.readouterr().err
+    assert "batch/broken: not a readable config file (" in said and len(said.splitlines()) == 1
+
+
 def test_plans_made_in_the_same_moment_are_all_kept(tmp_path: Path) -> None:
     """1607, 2925: directories named by the second."""
     sweep = SweepDirectory(tmp_path)

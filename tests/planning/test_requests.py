@@ -288,3 +288,68 @@ def test_interpolations_become_literals() -> None:
 
 def test_a_circular_interpolation_is_one_line() -> None:
     assert len(problems_of("seed=${cohort}", "cohort=${seed}")) >= 1
+
+
+@pytest.mark.parametrize(
+    ("definition", "overrides", "said"),
+    [
+        ("list: [{precision: fp32}, {batch: small}]", [], "precision=fp32 and batch=small are the same cell"),
+        ("grid: {rollout.temperature: [1, 1.0]}", [], "rollout.temperature=1 and rollout.temperature=1.0 are the same"),
+        ("grid: {resources.timeout_s: [100, 200]}", [], "resources.timeout_s=100 and resources.timeout_s=200 are the"),
+        ("grid: {device: [auto, cpu]}", [], "device=auto and device=cpu are the same cell on this machine; a sweep"),
+        (
+            "grid: {device: [auto, cpu]}\ncompare: device\nblocks: ABBA",
+            [],
+            "device=auto block=0 and device=cpu block=0 are the same cell on this machine (1 more pairs are, too)",
+        ),
+        (
+            "union: [{grid: {precision: fp32, batch: small}}, {grid: {batch: small, precision: fp32}}]\n"
+            "sample: {size: 2, seed: 0}",
+            [],
+            "a sample of 2 cannot be drawn from 1 cells",
+        ),
+        ("grid: {precision: [fp32, bf16]}\ncohorts: 2", ["cohort=0,0"], "cohort=0 stands twice"),
+        ("list: [{batch: small}, {batch: small, seed: 1}]", ["seed=1"], "two cells of a list are the same"),
+    ],
+)
+def test_cells_of_one_part_that_are_the_same_are_an_error(
+    tmp_path: Path, definition: str, overrides: list[str], said: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text(definition)
+    assert said in "\n".join(problems_of(f"+sweeps={tmp_path / 'mine.yaml'}", *overrides))
+
+
+def test_the_parts_of_a_union_may_overlap(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("union: [{grid: {precision: fp32}}, {grid: {batch: small, precision: fp32}}]")
+    assert len(resolve_all(compose([f"+sweeps={tmp_path / 'mine.yaml'}"]).cells, CPU)) == 1
+    (tmp_path / "mine.yaml").write_text(
+        "union: [{grid: {precision: fp32}}, {grid: {batch: small, rollout.temperature: [1, 1.0]}}]"
+    )
+    assert "rollout.temperature=1.0 are the same" in "\n".join(problems_of(f"+sweeps={tmp_path / 'mine.yaml'}"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["experiment.repeats=1" + "0" * 310], "input should be less than or equal to 1099511627776"),
+        (["rollout.max_new_tokens=1" + "0" * 320], "input should be less than or equal to 1099511627776"),
+        (["experiment.warmup=1" + "0" * 310], "input should be less than 9223372036854775808"),
+        (["task.prompt_length=100000000000"], "need 100000000032 positions, but model.max_position_embeddings=512"),
+        (["prompt.shots=100000"], "prompt.shots=100000: input should be less than or equal to 100"),
+        (
+            ["batch.prompts_per_step=100000000", "batch.group_size=10", "batch.minibatch_responses=10"],
+            "batch: prompts_per_step=100000000 x group_size=10 = 1000000000 responses; 1000000 is the most of a step",
+        ),
+    ],
+)
+def test_what_no_machine_does_is_refused_and_not_planned(overrides: list[str], said: str) -> None:
+    assert said in "\n".join(problems_of("task=random_tokens", *overrides))
+
+
+def test_random_prompts_are_not_drawn_to_be_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scalerlt.experiments import requests
+
+    monkeypatch.setattr(requests, "random_prompts", None)
+    assert len(resolve_all(compose(["task=random_tokens", "batch.prompts_per_step=40000"]).cells, CPU)) == 1
+    assert "need 513 positions" in problems_of("task=random_tokens", "task.prompt_length=481")[0]
+    assert len(resolve_all(compose(["task=random_tokens", "task.prompt_length=480"]).cells, CPU)) == 1

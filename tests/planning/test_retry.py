@@ -53,7 +53,7 @@ def test_other_revision_is_of_measured_cells() -> None:
 
 
 def test_the_reason_is_told() -> None:
-    assert why_again(record(Verdict.OOM), {"oom"}, HERE) == "runs again (retry=oom): the last attempt is oom"
+    assert why_again(record(Verdict.OOM), {"oom"}, HERE) == "runs again (retry=oom): its record is oom"
     assert why_again(record(Verdict.MEASURED), {"other_revision"}, THERE) == (
         "runs again (retry=other_revision): measured at revision aaaaaaaaaa, this is bbbbbbbbbb"
     )

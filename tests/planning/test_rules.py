@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from scalerlt.errors import RequestErrors
 from scalerlt.planning import ruling
-from scalerlt.planning.hydra_bridge import compose
+from scalerlt.planning.hydra_bridge import CONF, compose
 from scalerlt.planning.plan import freeze, make_plan
 from scalerlt.planning.request import Request
-from scalerlt.planning.resolve import resolve_all
+from scalerlt.planning.resolve import resolve, resolve_all
 from scalerlt.planning.rules import Condition, Span, lookup
 from scalerlt.records.plan import Plan
 from scalerlt.schema.machine import Machine
 
 CPU = Machine(gpus=0, gpu_reason="none here", cpus=2)
+DEFAULT_ROLLOUTS = yaml.safe_load((CONF / "task" / "arithmetic.yaml").read_text())["rollouts"]
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +94,9 @@ def test_a_combination_that_is_ruled_out_need_not_be_valid(tmp_path: Path) -> No
     invalid = [cell.cell_id for cell in plan.cells[:2]]
     assert len(set(invalid)) == 2 and all(name.startswith("invalid-") for name in invalid)
     assert plan.cells[0].axes["batch"] == "small" and plan.cells[0].axes["experiment"] == "rollout_throughput"
-    assert set(plan.cells[0].axes) >= set(plan.cells[2].axes) - {"task.rollouts"}
+    different = {key for cell in plan.cells for key, value in cell.axes.items() if value != plan.cells[3].axes.get(key)}
+    assert different == {"batch.minibatch_responses", "seed"}, "it adds no columns to tables"
+    assert set(plan.cells[0].axes) == set(plan.cells[2].axes)
     again = plan_of(request_of(tmp_path, grid + rule))
     assert [cell.cell_id for cell in again.cells] == [cell.cell_id for cell in plan.cells]
     with pytest.raises(RequestErrors, match="minibatch_responses=3 does not divide"):
@@ -205,6 +208,48 @@ def test_truth_values_are_no_numbers() -> None:
     assert not Condition("s", (1,)).holds({"s": True}) and not Condition("s", (False,)).holds({"s": 0})
     assert not Condition("s", Span(0, 2)).holds({"s": True})
     assert Condition("s", (None,)).holds({"s": None}) and not Condition("t", (None,)).holds({"s": None})
+
+
+@pytest.mark.parametrize(
+    ("values", "skip"), [("resources.timeout_s: [100, 200]", "100"), ("rollout.temperature: [1, 1.0]", "1")]
+)
+def test_a_rule_does_not_hide_that_a_sweep_names_a_cell_twice(tmp_path: Path, values: str, skip: str) -> None:
+    key = values.partition(":")[0]
+    request = request_of(tmp_path, f"grid: {{{values}, seed: 0}}\nrules: [{{skip: {{{key}: {skip}}}, reason: r}}]")
+    with pytest.raises(RequestErrors, match="are the same cell"):
+        plan_of(request)
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "right"),
+    [
+        ("batch.minibatch_responses", 48, 16),
+        ("batch.group_size", "many", 4),
+        ("rollout.temperature", -1, 1),
+        ("model.head_dim", 3, 16),
+        ("task.rollouts", "nowhere", DEFAULT_ROLLOUTS),
+        ("prompt.template", "none", "{question}"),
+        ("device.threads", 0, 1),
+        ("seed", -1, 1),
+        ("model.weights", "nowhere", None),
+    ],
+)
+@pytest.mark.parametrize("experiment", ["actor_update", "rollout_throughput"])
+def test_an_invalid_combination_has_the_axes_that_it_would_have_as_a_cell(
+    tmp_path: Path, key: str, wrong: Any, right: Any, experiment: str
+) -> None:
+    """Against a valid cell beside it, typed: 1 and 1.0 would be two values of a table."""
+    definition = {
+        "grid": {"experiment": experiment, "logprob": "dense", key: [wrong, right]},
+        "rules": [{"skip": {key: wrong}, "reason": "r"}],
+    }
+    request = request_of(tmp_path, yaml.safe_dump(definition))
+    (ruled_out,) = request.ruled_out
+    assert ruled_out.cell_id.startswith("invalid-")
+    valid = resolve(request.cells[0], CPU, {}).axes
+    assert list(ruled_out.axes) == list(valid)
+    assert {name for name in valid if json.dumps(valid[name]) != json.dumps(ruled_out.axes[name])} == {key}
+    assert ruled_out.axes[key] == ("sha256:missing" if wrong == "nowhere" else wrong)
 
 
 def test_the_name_of_an_invalid_combination_is_the_digest_of_its_configuration(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scalerlt.errors import UserError
 from scalerlt.planning import sweep_file
+from scalerlt.planning.hydra_bridge import compose
 from scalerlt.planning.parts import axes_of
 
 
@@ -83,6 +84,9 @@ def test_a_text_in_a_list_means_itself(tmp_path: Path, text: str) -> None:
         ("grid: {batch: [small, large]}\ncompare: batch\nblocks: ABAB", "there is ABBA"),
         ("grid: {batch: [small, large]}\ncompare: bach", "is not an axis of the sweep; did you mean batch?"),
         ("grid: {batch: [small, large], seed: [0, 1]}\ncompare: [batch, seed]", "is not an axis of the sweep"),
+        ("grid: {batch: [small, large], seed: [0, 1]}\ncompare: seed", "compare=seed: it repeats an arm"),
+        ("grid: {batch: [small, large], cohort: [0, 1]}\ncompare: cohort", "compare=cohort: it repeats an arm"),
+        ("grid: {batch: [small, large], block: [0, 1]}\ncompare: block", "compare=block: it repeats an arm"),
         ("grid: {seed: 1}\nrules: {skip: {seed: 1}}", "`rules` is a list"),
         ("grid: {seed: 1}\nrules: [{skip: {seed: 1}}]", "gives no reason"),
         ("grid: {seed: 1}\nrules: [{skip: {seed: 1}, reason: ' '}]", "gives no reason"),
@@ -136,3 +140,16 @@ def test_ones_own_sweep_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("path", sorted(sweep_file.SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_shipped_sweep_reads_and_says_what_it_is(path: Path) -> None:
     assert sweep_file.read(path).definition["description"]
+
+
+@pytest.mark.parametrize("name", ["inf", "nan", "null", "true", "2026", "1.5", "1e5", "1_000", "plain"])
+def test_a_sweep_may_have_a_name_that_reads_as_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / f"{name}.yaml").write_text("grid: {seed: [3, 4]}")
+    for given in (f"sweeps={name}", f"+sweeps=sweeps/{name}.yaml"):
+        request = compose([given])
+        assert request.sweep is not None and request.sweep.name == name
+        assert [cell.config["seed"] for cell in request.cells] == [3, 4]

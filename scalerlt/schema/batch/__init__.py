@@ -10,6 +10,9 @@ from scalerlt.schema.registry import config_group
 if TYPE_CHECKING:
     from typing import Self
 
+MAX_RESPONSES = 1_000_000
+"""Of one step: a plan looks at each of them."""
+
 
 @config_group("batch")
 class Batch:
@@ -37,6 +40,11 @@ class Batch:
 
     @model_validator(mode="after")
     def _check(self) -> "Self":
+        if self.responses_per_step > MAX_RESPONSES:
+            raise ValueError(
+                f"prompts_per_step={self.prompts_per_step} x group_size={self.group_size} = "
+                f"{self.responses_per_step} responses; {MAX_RESPONSES} is the most of a step"
+            )
         if self.responses_per_step % self.minibatch_responses:
             raise ValueError(
                 f"minibatch_responses={self.minibatch_responses} does not divide the step's "

@@ -1,9 +1,13 @@
 """Config group `prompt`: how a question becomes the text that a model continues."""
 
-from pydantic import field_validator
+from typing import Annotated
+
+from pydantic import Field, field_validator
 
 from scalerlt.schema.fields import NonNegativeInt
 from scalerlt.schema.registry import config_group
+
+MAX_SHOTS = 100
 
 
 @config_group("prompt")
@@ -12,12 +16,12 @@ class Prompt:
 
     Attributes:
         template: holds `{question}` once.
-        shots: worked examples before the question, the last problems of the task's training split.
+        shots: worked examples before the question, the last of the first `MAX_SHOTS` training problems.
     """
 
     name: str
     template: str
-    shots: NonNegativeInt
+    shots: Annotated[NonNegativeInt, Field(le=MAX_SHOTS)]
 
     @field_validator("template")
     @classmethod
