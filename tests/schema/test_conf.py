@@ -4,7 +4,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 from schema.plain_config import option as option_values
-from schema.plain_config import option, plain_config
+from schema.plain_config import plain_config
 
 from scalerlt.errors import RequestErrors
 from scalerlt.planning.hydra_bridge import CONF
