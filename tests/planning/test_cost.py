@@ -4,9 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import torch
 from schema.plain_config import plain_config
-from torch.utils.flop_counter import FlopCounterMode
 
 from scalerlt.errors import RequestErrors
 from scalerlt.planning.cost import START_SECONDS, TYPICAL_RATE, Cost, Costs, measured, total
@@ -113,6 +111,9 @@ def test_a_limit_is_no_part_of_a_cell(tmp_path: Path) -> None:
 
 def test_the_operations_are_those_that_torch_counts() -> None:
     """Its counter takes attention without the causal mask, which halves it: counted here by hand."""
+    torch = pytest.importorskip("torch", reason="torch is what counts")
+    from torch.utils.flop_counter import FlopCounterMode
+
     from scalerlt.models.config import OuroConfig
     from scalerlt.models.ouro import OuroForCausalLM
 
