@@ -73,6 +73,7 @@ def test_the_wheel_holds_configuration_sweeps_and_analysis_and_no_tests(wheel: P
     assert all(name.startswith(("scalerlt/", "scalerlt-")) for name in names)
 
 
+@pytest.mark.timeout(900)
 def test_quickstart_and_report_run_from_a_folder_of_ones_own(scalerlt: Path, elsewhere: Path) -> None:
     run(scalerlt, "sweep", "quickstart", "precision=fp32,mxfp8", cwd=elsewhere)
     run(scalerlt, "report", "runs/quickstart", "--out", "out", cwd=elsewhere)
