@@ -176,7 +176,8 @@ def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) ->
     problems: list[str] = []
     parsed = checks.parse(arguments, problems, loader)
     defaults = _defaults(loader)
-    found, sound = checks.check(parsed, _HydraOptions(loader), defaults, multirun=multirun)
+    named = _named_by_sweep(parsed, loader)
+    found, sound = checks.check(parsed, _HydraOptions(loader), defaults, multirun=multirun, beside=named)
     problems += found
     texts = [override.input_line or "" for override in sound]
     try:
@@ -188,6 +189,18 @@ def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) ->
     if problems:
         raise RequestErrors(problems)
     return base
+
+
+def _named_by_sweep(overrides: Sequence[Override], loader: ConfigLoader) -> list[Override]:
+    """What the chosen sweep's file says, as overrides; none where there is no sweep, or a faulty one."""
+    chosen = [override.input_line or "" for override in overrides if override.key_or_group == "sweeps"]
+    try:
+        base = load(loader, chosen)
+        sweep = sweep_file.read(Path(base.sweep.file)) if "sweep" in base else None
+    except UserError:
+        return []  # what is wrong with it is said where it is read for good
+    axes = [axis for axes in axes_of(sweep.cells) for axis in axes] if sweep else []
+    return checks.parse([f"{key}={values}" for key, values in dict.fromkeys(axes)], [], loader)
 
 
 def _base(loader: ConfigLoader, arguments: Sequence[str]) -> DictConfig:

@@ -56,13 +56,19 @@ def parse(overrides: Sequence[str], problems: list[str], loader: ConfigLoader) -
 
 
 def check(
-    overrides: Sequence[Override], options: Options, defaults: dict[str, str], *, multirun: bool
+    overrides: Sequence[Override],
+    options: Options,
+    defaults: dict[str, str],
+    *,
+    multirun: bool,
+    beside: Sequence[Override] = (),
 ) -> tuple[list[str], list[Override]]:
     """Look at the group, key and form of each override.
 
     Args:
         defaults: the option that each config group has without overrides.
         multirun: whether lists of values are allowed.
+        beside: what a sweep file chooses beside them: a key may be one of the options that it names.
 
     Returns:
         All problems, and the overrides that have none.
@@ -70,7 +76,9 @@ def check(
     problems: list[str] = []
     sound: list[Override] = []
     known = options.groups()
-    chosen = {group: {option} for group, option in defaults.items()} | _choices(overrides, known)
+    chosen = {group: {option} for group, option in defaults.items()}
+    chosen |= _choices(beside, known)
+    chosen |= _choices(overrides, known)
     for override in overrides:
         problem = _problem(override, options, known, chosen, multirun=multirun)
         if problem is None:

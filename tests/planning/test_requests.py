@@ -353,3 +353,12 @@ def test_random_prompts_are_not_drawn_to_be_planned(monkeypatch: pytest.MonkeyPa
     assert len(resolve_all(compose(["task=random_tokens", "batch.prompts_per_step=40000"]).cells, CPU)) == 1
     assert "need 513 positions" in problems_of("task=random_tokens", "task.prompt_length=481")[0]
     assert len(resolve_all(compose(["task=random_tokens", "task.prompt_length=480"]).cells, CPU)) == 1
+
+
+def test_a_key_of_an_option_that_only_the_sweep_names_can_be_overridden(tmp_path: Path) -> None:
+    sweep = tmp_path / "mine.yaml"
+    sweep.write_text("grid:\n  experiment: gsm8k_reward\n  algorithm: grpo\n  seed: [0, 1]\n")
+    request = compose([f"+sweeps={sweep}", "experiment.steps=7"])
+    assert [cell.config["experiment"]["steps"] for cell in request.cells] == [7, 7]
+    with pytest.raises(RequestErrors, match=r"did you mean experiment\.steps"):
+        compose([f"+sweeps={sweep}", "experiment.stps=7"])
