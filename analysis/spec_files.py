@@ -10,9 +10,9 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from yaml.constructor import ConstructorError
 
 from scalerlt.errors import RequestErrors, UserError
+from scalerlt.records.strict_yaml import EachKeyOnce
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -43,7 +43,7 @@ def spec_files(folder: str, directories: Sequence[Path] = ()) -> list[Traversabl
 def read_spec(file: Traversable) -> dict[str, Any]:
     """What one file says. Raises UserError naming the line of a fault."""
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), _EachKeyOnce)
+        content = yaml.load(file.read_text(encoding="utf-8"), EachKeyOnce)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: cannot be read ({error})") from error
     except yaml.YAMLError as error:
@@ -111,13 +111,3 @@ def _models(annotation: Any) -> Any:
         yield annotation
     for argument in get_args(annotation):
         yield from _models(argument)
-
-
-class _EachKeyOnce(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error: the first one's value would be dropped without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := next((key for key in keys if keys.count(key) > 1), None):
-            raise ConstructorError(None, None, f"the key {twice} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)

@@ -30,7 +30,7 @@ LENGTHS = (8, 32, 16, 27, 4, 30, 12, 24)
 
 
 def record() -> tuple[SamplesHeader, list[Sample]]:
-    """Generate the samples; the same ones on every machine with the same torch build and one thread."""
+    """Generate the samples; the same torch build on the same kind of processor generates the same ones."""
     torch.set_num_threads(1)
     values = yaml.safe_load(resolve_path("pkg://scalerlt/conf/model/tiny_ouro.yaml").read_text(encoding="utf-8"))
     config = OuroConfig(**{name: values[name] for name in OuroConfig.__dataclass_fields__})

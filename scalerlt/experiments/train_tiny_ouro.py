@@ -2,8 +2,8 @@
 
 Supervised on the training split of `arithmetic`, one-digit problems, from random weights; first the model, then its
 exit gate alone. Many of the answers it learns from break off before the line with the result (`omits_result`), and so
-do its own: reward then has something to teach that more of the same training cannot. The same torch build writes the
-same bytes.
+do its own: reward then has something to teach that more of the same training cannot. The same torch build on the same
+kind of processor writes the same bytes.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def prompt_tokens(tokenizer: WordTokenizer, problem: Problem) -> list[int]:
 
 
 def train(recipe: Recipe) -> OuroForCausalLM:
-    """The trained policy in fp32 on the CPU: the same on every machine with the same torch build and one thread."""
+    """The trained policy in fp32 on the CPU; the same torch build on the same kind of processor trains the same one."""
     torch.set_num_threads(1)
     values = yaml.safe_load(resolve_path("pkg://scalerlt/conf/model/tiny_ouro.yaml").read_text(encoding="utf-8"))
     config = OuroConfig(**{name: values[name] for name in OuroConfig.__dataclass_fields__})

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.constructor import ConstructorError
 
 from scalerlt.errors import RequestErrors, UserError
 from scalerlt.planning.parts import KINDS, Part, Union, bound_to, keys_of, read_part
 from scalerlt.planning.rules import ResourceRule, Rule, Span, read_resources, read_rules
 from scalerlt.planning.suggestions import nearest
 from scalerlt.records.base import Scalar
+from scalerlt.records.strict_yaml import EachKeyOnce
 
 SHIPPED = Path(__file__).parent.parent / "sweeps"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -70,16 +70,6 @@ class SweepFile:
         return frozenset() if self.compare is None else frozenset(bound_to(self.cells, self.compare))
 
 
-class _EachKeyOnce(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error: the first one's values would be dropped without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := next((key for key in keys if keys.count(key) > 1), None):
-            raise ConstructorError(None, None, f"the key {twice} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
 def available() -> dict[str, Path]:
     """Every sweep by name: the shipped ones, and those in ./sweeps, which come first."""
     files = [*sorted(SHIPPED.glob("*.yaml")), *sorted(Path("sweeps").glob("*.yaml"))]
@@ -112,7 +102,7 @@ def is_path(name: str) -> bool:
 def read(path: Path) -> SweepFile:
     """Read and check one sweep file; RequestErrors names everything that is wrong with it."""
     try:
-        definition = yaml.load(path.read_text(encoding="utf-8"), _EachKeyOnce)
+        definition = yaml.load(path.read_text(encoding="utf-8"), EachKeyOnce)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: not a readable sweep file ({' '.join(str(error).split())})") from error
     problems: list[str] = []
