@@ -1,12 +1,13 @@
 """From a cell's configuration to the model and the learner that it asks for."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pkgutil import resolve_name
 
 import torch
 
 from scalerlt.errors import UserError
 from scalerlt.experiments.inputs import differences, model_config, weights_path
+from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.grpo import Grpo as GrpoObjective
 from scalerlt.learner.layout import Layout
 from scalerlt.learner.logprobs import LogprobKind
@@ -16,14 +17,14 @@ from scalerlt.learner.readout import FULL, Readout, TiledReadout
 from scalerlt.learner.rltt import Rltt as RlttObjective
 from scalerlt.learner.step import ActorUpdate, PolicyGradient
 from scalerlt.models.checkpoint import build, load_hf
-from scalerlt.models.ouro import OuroForCausalLM, Schedule
+from scalerlt.models.ouro import OuroForCausalLM
 from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.rollout.native import NativeEngine
 from scalerlt.rollout.native import OnPhase as RolloutPhase
 from scalerlt.schema import Cell
 from scalerlt.schema.algorithm.grpo import Grpo
 from scalerlt.schema.algorithm.rltt import Rltt
-from scalerlt.schema.checkpoint.prefix import Prefix
+from scalerlt.schema.checkpoint import Checkpoint
 from scalerlt.schema.optimizer.adamw import AdamW
 from scalerlt.schema.optimizer.sgd import Sgd
 from scalerlt.schema.rollout.last_exited import LastExited
@@ -103,8 +104,13 @@ def readout_of(cell: Cell) -> Readout:
 
 
 def checkpoint_schedule(cell: Cell) -> Schedule | Layout:
-    """The cell's activation checkpoint schedule: over whole sequences, or one that shares prefixes."""
-    options = {"wave_responses": cell.checkpoint.wave_responses} if isinstance(cell.checkpoint, Prefix) else {}
+    """The cell's activation checkpoint schedule: over whole sequences, or one that shares prefixes.
+
+    It is made with what its own schema declares beside the fields that all schedules have.
+    """
+    common = {field.name for field in fields(Checkpoint)}
+    own = {field.name: getattr(cell.checkpoint, field.name) for field in fields(cell.checkpoint)}
+    options = {name: value for name, value in own.items() if name not in common}
     schedule: Schedule | Layout = resolve_name(cell.checkpoint.target)(**options)
     return schedule
 

@@ -19,7 +19,7 @@ from scalerlt.experiments.building import (
 )
 from scalerlt.experiments.learning import needs_reference
 from scalerlt.experiments.requests import tokenizer_of
-from scalerlt.learner.batching import TrainingResponse, microbatches, pad
+from scalerlt.learner.batching import TrainingResponse, microbatches, pack
 from scalerlt.learner.depth_match import depth_matches
 from scalerlt.learner.logprobs import response_logprobs
 from scalerlt.learner.training_state import SavedPolicy
@@ -94,6 +94,6 @@ class Policy:
         matches, tokens = 0, 0
         rows = [response.rows for response in responses]
         for picked in microbatches(rows, self.cell.batch.microbatch_tokens):
-            found = depth_matches(self.model, pad([responses[index] for index in picked], self.model.device), rule)
+            found = depth_matches(self.model, pack([responses[index] for index in picked], self.model.device), rule)
             matches, tokens = matches + found[0], tokens + found[1]
         return matches / tokens if tokens else None

@@ -18,7 +18,7 @@ import yaml
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from scalerlt.learner.batching import PaddedBatch, TrainingResponse, pad
+from scalerlt.learner.batching import PackedBatch, TrainingResponse, pack
 from scalerlt.learner.supervised import deep_supervision_loss, exit_gate_loss, loop_losses
 from scalerlt.models.checkpoint import build, save_hf
 from scalerlt.models.config import OuroConfig
@@ -103,7 +103,7 @@ def train(recipe: Recipe) -> OuroForCausalLM:
     return model
 
 
-def _batches(recipe: Recipe) -> Iterator[PaddedBatch]:
+def _batches(recipe: Recipe) -> Iterator[PackedBatch]:
     """The problems of every step. Sums and differences take turns, so that each kind counts every second problem."""
     tokenizer = WordTokenizer.embedded()
     problems = arithmetic("train", DIFFICULTY, recipe.seed, DISTINCT_PROBLEMS)
@@ -112,10 +112,10 @@ def _batches(recipe: Recipe) -> Iterator[PaddedBatch]:
         for index, problem in enumerate(problems)
     ]
     for start in range(0, (recipe.steps + recipe.gate_steps) * recipe.batch, recipe.batch):
-        yield pad([lessons[index % len(lessons)] for index in range(start, start + recipe.batch)])
+        yield pack([lessons[index % len(lessons)] for index in range(start, start + recipe.batch)])
 
 
-def _train_loops(model: OuroForCausalLM, recipe: Recipe, batches: Iterator[PaddedBatch]) -> None:
+def _train_loops(model: OuroForCausalLM, recipe: Recipe, batches: Iterator[PackedBatch]) -> None:
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=recipe.betas, weight_decay=0.0, foreach=False
     )
@@ -132,7 +132,7 @@ def _train_loops(model: OuroForCausalLM, recipe: Recipe, batches: Iterator[Padde
         _show("loops", step, recipe.steps, losses)
 
 
-def _train_exit_gate(model: OuroForCausalLM, recipe: Recipe, batches: Iterator[PaddedBatch]) -> None:
+def _train_exit_gate(model: OuroForCausalLM, recipe: Recipe, batches: Iterator[PackedBatch]) -> None:
     gate = model.model.early_exit_gate
     model.requires_grad_(False)
     gate.requires_grad_(True)

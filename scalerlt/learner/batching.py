@@ -1,4 +1,4 @@
-"""How responses are cut into optimizer steps and micro-batches, and padded."""
+"""How responses are cut into optimizer steps and micro-batches, and packed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,8 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from scalerlt.learner.rows import Places, places_of
 
 T = TypeVar("T")
 
@@ -55,60 +57,77 @@ class TrainingResponse:
 
 
 @dataclass(frozen=True)
-class PaddedBatch:
-    """Prompts with their responses, padded on the right.
+class PackedBatch:
+    """Prompts with their responses, packed without padding: R rows, N response tokens, B sequences.
 
     It holds what was sampled and under which schedule, and no log-prob that was recorded.
 
     Attributes:
-        input_ids: [B, S] int64, each prompt and response without its last token; zeros as padding.
+        inputs: [R] int64, each prompt and response without its last token.
+        positions: [R] int64, where the rows stand in their sequences.
+        places: of the rows in the padded shape that attention gives them.
         response_mask: [B, T] bool, true where there is a response token.
-        predictors: [N] int64, for each response token, in row order, the place in the flattened [B * S] whose hidden
-            state predicts it.
-        targets: [N] int64, the response tokens in row order.
-        lengths: [B] int64, tokens of each row of `input_ids` that are no padding.
+        predictors: [N] int64, for each response token, in the order of sequences, the row whose hidden state predicts
+            it.
+        targets: [N] int64, the response tokens in this order.
         exit_depths: [N] int64, loops that produced each target, which are those of the row that predicts it: an input
             token runs as many loops as produced the token after it, [K] * prompt + exit_depths[1:]. None: all K.
     """
 
-    input_ids: Tensor
+    inputs: Tensor
+    positions: Tensor
+    places: Places
     response_mask: Tensor
     predictors: Tensor
     targets: Tensor
-    lengths: Tensor
     exit_depths: Tensor | None
 
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """The inputs as sequences [B, S], padded on the right with zeros, and the predictors' places in the flattened
+        [B * S]."""
+        shape = self.places.sequences, self.places.width
+        if self.places.rows is None:
+            return self.inputs.view(shape), self.predictors
+        inputs = self.inputs.new_zeros(shape[0] * shape[1]).index_copy(0, self.places.rows, self.inputs)
+        return inputs.view(shape), self.places.rows[self.predictors]
 
-def pad(responses: Sequence[TrainingResponse], device: torch.device | str = "cpu") -> PaddedBatch:
-    """Pad responses to the longest of them.
+
+def pack(responses: Sequence[TrainingResponse], device: torch.device | str = "cpu") -> PackedBatch:
+    """The responses as one batch.
 
     Raises:
         ValueError: some responses have exit depths and some have none.
     """
-    width = max(response.rows for response in responses)
+    device = torch.device(device)
     longest = max(len(response.response_tokens) for response in responses)
-    input_ids = torch.zeros(len(responses), width, dtype=torch.int64)
     response_mask = torch.zeros(len(responses), longest, dtype=torch.bool)
+    inputs: list[int] = []
+    positions: list[int] = []
     predictors: list[int] = []
     targets: list[int] = []
-    for row, response in enumerate(responses):
-        tokens = [*response.prompt_tokens, *response.response_tokens]
-        input_ids[row, : response.rows] = torch.tensor(tokens[:-1], dtype=torch.int64)
-        response_mask[row, : len(response.response_tokens)] = True
-        first = row * width + len(response.prompt_tokens) - 1
+    for index, response in enumerate(responses):
+        first = len(inputs) + len(response.prompt_tokens) - 1
         predictors += range(first, first + len(response.response_tokens))
         targets += response.response_tokens
+        inputs += [*response.prompt_tokens, *response.response_tokens][: response.rows]
+        positions += range(response.rows)
+        response_mask[index, : len(response.response_tokens)] = True
     depths = [response.exit_depths for response in responses if response.response_tokens]
     recorded = [depth for response_depths in depths if response_depths is not None for depth in response_depths]
     if recorded and None in depths:
         raise ValueError("some responses have exit_depths and some have none; give all of them theirs")
-    return PaddedBatch(
-        input_ids.to(device),
-        response_mask.to(device),
-        torch.tensor(predictors, dtype=torch.int64, device=device),
-        torch.tensor(targets, dtype=torch.int64, device=device),
-        torch.tensor([response.rows for response in responses], dtype=torch.int64, device=device),
-        torch.tensor(recorded, dtype=torch.int64, device=device) if recorded else None,
+
+    def tensor(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=device)
+
+    return PackedBatch(
+        inputs=tensor(inputs),
+        positions=tensor(positions),
+        places=places_of([response.rows for response in responses], device),
+        response_mask=response_mask.to(device),
+        predictors=tensor(predictors),
+        targets=tensor(targets),
+        exit_depths=tensor(recorded) if recorded else None,
     )
 
 

@@ -8,13 +8,14 @@ from functools import partial
 
 from torch import Tensor
 
-from scalerlt.learner.batching import TrainingResponse, microbatches, pad
+from scalerlt.learner.batching import TrainingResponse, microbatches, pack
+from scalerlt.learner.checkpoint.schedule import DIRECT, Schedule
 from scalerlt.learner.logprobs import LogprobKind, logprobs, loop_logprobs
 from scalerlt.learner.optimizer import ActorOptimizer
 from scalerlt.learner.readout import FULL, Readout
 from scalerlt.learner.traffic import CountedSchedule
 from scalerlt.learner.unchanged import Unchanged
-from scalerlt.models.ouro import DIRECT, OuroForCausalLM, Schedule
+from scalerlt.models.ouro import OuroForCausalLM
 
 OnPhase = Callable[[str], AbstractContextManager[None]]
 """Makes the context in which the phase of this name runs: forward, backward, optimizer."""
@@ -148,6 +149,6 @@ class WholeSequences(Layout):
 
 
 def _evaluate(responses: list[TrainingResponse], run: StepRun) -> Tensor:
-    chosen, batch = run.estimator, pad(responses, run.estimator.model.device)
+    chosen, batch = run.estimator, pack(responses, run.estimator.model.device)
     evaluate = loop_logprobs if chosen.all_loops else partial(logprobs, chosen.kind)
     return evaluate(chosen.model, batch, temperature=chosen.temperature, schedule=run.schedule, readout=chosen.readout)

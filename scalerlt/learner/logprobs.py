@@ -1,34 +1,24 @@
 """Log-probabilities of sampled tokens under the learner's policy."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from scalerlt.learner.batching import PaddedBatch, TrainingResponse, microbatches, pad
-from scalerlt.learner.readout import FULL, OutputHead, Readout
-from scalerlt.learner.replay import replay_states
-from scalerlt.models.ouro import OuroForCausalLM, Schedule
+from scalerlt.learner.batching import PackedBatch, TrainingResponse, microbatches, pack
+from scalerlt.learner.checkpoint.schedule import Schedule
+from scalerlt.learner.readout import FULL, Readout
+from scalerlt.learner.sequences import row_depths, sequence_states
+from scalerlt.models.ouro import OuroForCausalLM
 
 LogprobKind = Literal["dense", "replay", "hybrid"]
-
-
-class LoopedModel(OutputHead, Protocol):
-    """What dense log-probs ask of a model."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where its parameters are."""
-
-    def __call__(self, input_ids: Tensor, *, schedule: Schedule | None = None) -> list[Tensor]:
-        """Token ids [B, S] to the hidden states of every loop, each [B, S, H], the last loop's last."""
 
 
 def logprobs(
     kind: LogprobKind,
     model: OuroForCausalLM,
-    batch: PaddedBatch,
+    batch: PackedBatch,
     *,
     temperature: float,
     schedule: Schedule | None = None,
@@ -63,8 +53,8 @@ def logprobs(
 
 
 def dense_logprobs(
-    model: LoopedModel,
-    batch: PaddedBatch,
+    model: OuroForCausalLM,
+    batch: PackedBatch,
     *,
     temperature: float,
     schedule: Schedule | None = None,
@@ -86,29 +76,31 @@ def dense_logprobs(
         [B, T] in the internal dtype, zero where there is no response token.
     """
     _check(temperature)
-    last = model(batch.input_ids, schedule=schedule)[-1]
-    return _read_out(model, last.flatten(0, 1)[batch.predictors], batch, temperature, readout)
+    last = sequence_states(model, batch, None, schedule)[-1]
+    return _read_out(model, last, batch, temperature, readout)
 
 
 def replay_logprobs(
     model: OuroForCausalLM,
-    batch: PaddedBatch,
+    batch: PackedBatch,
     *,
     temperature: float,
     schedule: Schedule | None = None,
     readout: Readout = FULL,
 ) -> Tensor:
-    """`logprob=replay`: every token at its recorded exit depth, under the rollout's own schedule; see `replay_states`.
+    """`logprob=replay`: every token at its recorded exit depth, under the rollout's own schedule; see
+    `learner/rows.py`.
 
     Arguments and result are those of `dense_logprobs`.
     """
     _check(temperature)
-    return _read_out(model, replay_states(model, batch, schedule), batch, temperature, readout)
+    last = sequence_states(model, batch, row_depths(batch, model.config.total_ut_steps), schedule)[-1]
+    return _read_out(model, last, batch, temperature, readout)
 
 
 def loop_logprobs(
-    model: LoopedModel,
-    batch: PaddedBatch,
+    model: OuroForCausalLM,
+    batch: PackedBatch,
     *,
     temperature: float,
     schedule: Schedule | None = None,
@@ -117,10 +109,8 @@ def loop_logprobs(
     """Dense log-probs read out after every loop, [K, B, T]; the last loop's are `dense_logprobs`, whose arguments
     these are."""
     _check(temperature)
-    states = model(batch.input_ids, schedule=schedule)
-    return torch.stack(
-        [_read_out(model, state.flatten(0, 1)[batch.predictors], batch, temperature, readout) for state in states]
-    )
+    states = sequence_states(model, batch, None, schedule)
+    return torch.stack([_read_out(model, state, batch, temperature, readout) for state in states])
 
 
 def hybrid(replay: Tensor, dense: Tensor) -> Tensor:
@@ -158,7 +148,7 @@ def response_logprobs(
     filled = [index for index, response in enumerate(responses) if response.response_tokens]
     for picked in microbatches([responses[index].rows for index in filled], microbatch_tokens):
         chosen = [filled[index] for index in picked]
-        batch = pad([responses[index] for index in chosen], model.device)
+        batch = pack([responses[index] for index in chosen], model.device)
         without_gradient: LogprobKind = "replay" if kind == "hybrid" else kind
         evaluated = logprobs(without_gradient, model, batch, temperature=temperature, readout=readout)
         for index, row in zip(chosen, evaluated.tolist(), strict=True):
@@ -171,7 +161,9 @@ def _check(temperature: float) -> None:
         raise ValueError(f"temperature {temperature}: greedy sampling has no distribution to learn from")
 
 
-def _read_out(model: LoopedModel, hidden: Tensor, batch: PaddedBatch, temperature: float, readout: Readout) -> Tensor:
-    """The hidden states [N, H] that predict the targets to their log-probs, laid out as [B, T]."""
-    sampled = readout(model, hidden, batch.targets, temperature)
+def _read_out(
+    model: OuroForCausalLM, states: Tensor, batch: PackedBatch, temperature: float, readout: Readout
+) -> Tensor:
+    """The rows' states [R, H] to the log-probs of the targets, laid out as [B, T]."""
+    sampled = readout(model, states[batch.predictors], batch.targets, temperature)
     return sampled.new_zeros(batch.response_mask.shape).masked_scatter(batch.response_mask, sampled)

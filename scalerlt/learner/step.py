@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from scalerlt.learner.batching import TrainingResponse
+from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.layout import Estimator, Layout, OnPhase, Pass, StepRun, WholeSequences, no_phase
 from scalerlt.learner.logprobs import LogprobKind
 from scalerlt.learner.mismatch import mismatch
@@ -16,7 +17,7 @@ from scalerlt.learner.objective import Objective, Reduction, SampledTokens, logi
 from scalerlt.learner.optimizer import ActorOptimizer
 from scalerlt.learner.readout import FULL, Readout
 from scalerlt.learner.traffic import LearnerRuns, LearnerTraffic, learner_traffic
-from scalerlt.models.ouro import OuroForCausalLM, Schedule
+from scalerlt.models.ouro import OuroForCausalLM
 
 __all__ = ["ActorUpdate", "BackwardResult", "OnPhase", "PolicyGradient", "StepResult", "no_phase"]
 

@@ -11,22 +11,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalerlt.learner.batching import PaddedBatch
+from scalerlt.learner.batching import PackedBatch
 from scalerlt.models.ouro import OuroForCausalLM
 from scalerlt.numerics.precision import internal_dtype
 
 
-def loop_losses(model: OuroForCausalLM, batch: PaddedBatch) -> tuple[Tensor, Tensor]:
+def loop_losses(model: OuroForCausalLM, batch: PackedBatch) -> tuple[Tensor, Tensor]:
     """How well each loop predicts each response token, and what its exit gate says; one teacher-forced causal pass.
 
     Args:
         model: all K loops of every token are run.
-        batch: prompts and the responses to be learnt; padding has no influence.
+        batch: prompts and the responses to be learnt.
 
     Returns:
         -log p(target) [N, K] and the exit gate's logits [N, K], both in the internal dtype, loops last.
     """
-    states = [state.flatten(0, 1)[batch.predictors] for state in model(batch.input_ids)]
+    inputs, predictors = batch.padded()
+    states = [state.flatten(0, 1)[predictors] for state in model(inputs)]
     internal = internal_dtype(model.dtype)
     losses = [functional.cross_entropy(model.logits(h).to(internal), batch.targets, reduction="none") for h in states]
     return torch.stack(losses, -1), torch.stack([model.exit_gate(h) for h in states], -1)

@@ -1,7 +1,7 @@
 """Bytes that a learner step moves, by what they are: weights, gradients, readout, optimizer."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,8 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from scalerlt.learner.checkpoint.schedule import Finish, Schedule, Step
 from scalerlt.learner.readout import Readout
-from scalerlt.models.ouro import OuroForCausalLM, Result, Schedule
+from scalerlt.models.ouro import OuroForCausalLM
 
 Part = Literal["layer", "loop"]
 
@@ -23,7 +24,7 @@ class CountedSchedule:
         forward: runs of a physical layer and of a whole loop in the forward pass.
         recomputed: the same in the backward pass.
         differentiated: those of the forward pass that a backward pass goes through.
-        token_calls: rows that went through a layer, in all these runs; padding too, where it goes through layers.
+        token_calls: rows that went through a layer, in all these runs.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -33,13 +34,21 @@ class CountedSchedule:
         self.differentiated = Counter[Part]()
         self.token_calls = 0
 
-    def layer(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
-        """`fn(*tensors)` as the schedule runs a layer."""
-        return self._schedule.layer(partial(self._run, "layer", fn), *tensors)
+    def loops(self, steps: Sequence[Step], tables: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+        """As in `Schedule`."""
+        return self._schedule.loops([partial(self._run, "loop", step) for step in steps], tables, x)
 
-    def loop(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
-        """`fn(*tensors)` as the schedule runs a loop."""
-        return self._schedule.loop(partial(self._run, "loop", fn), *tensors)
+    def layers(
+        self, steps: Sequence[Step], tables: Sequence[Tensor], x: Tensor, planes: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """As in `Schedule`."""
+        return self._schedule.layers([partial(self._run, "layer", step) for step in steps], tables, x, planes)
+
+    def queries(
+        self, finish: Finish, positions: Tensor, rows: Tensor | None, x: Tensor, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        """As in `Schedule`."""
+        return self._schedule.queries(finish, positions, rows, x, q, k, v)
 
     @contextmanager
     def recomputing(self) -> Iterator[None]:
@@ -48,13 +57,13 @@ class CountedSchedule:
         yield
         self._counter = self.forward
 
-    def _run(self, part: Part, fn: Callable[..., Result], *tensors: Tensor) -> Result:
+    def _run(self, part: Part, step: Step, cos: Tensor, sin: Tensor, x: Tensor, *planes: Tensor) -> tuple[Tensor, ...]:
         self._counter[part] += 1
         if part == "layer":
-            self.token_calls += tensors[0].shape[:-1].numel()
+            self.token_calls += len(x)
         if self._counter is self.forward and torch.is_grad_enabled():
             self.differentiated[part] += 1
-        return fn(*tensors)
+        return step(cos, sin, x, *planes)
 
 
 @dataclass(frozen=True, kw_only=True)

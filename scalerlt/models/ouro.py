@@ -10,7 +10,7 @@ fp16, bf16 and fp32, fp64 for fp64. Sequences are padded on the right; what stan
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,6 @@ from torch.nn import functional
 
 from scalerlt.models.config import OuroConfig
 from scalerlt.numerics.precision import internal_dtype
-
-Result = TypeVar("Result")
-"""What a layer or a loop gives: a tensor, or a tuple of tensors."""
 
 
 class Attend(Protocol):
@@ -39,35 +36,6 @@ class Attend(Protocol):
         Returns:
             [B, T, heads, head_dim].
         """
-
-
-class Schedule(Protocol):
-    """How a layer and a loop are executed, the seam for activation checkpointing.
-
-    `fn` depends on `tensors` and on the model's parameters, on no other tensor that autograd knows, so it may be run
-    again on the same tensors. A loop calls its layers through the same schedule.
-    """
-
-    def layer(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
-        """`fn(*tensors)` for one layer in one loop."""
-
-    def loop(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
-        """`fn(*tensors)` for one whole loop: L layers and the final norm."""
-
-
-class DirectSchedule:
-    """Everything is run once and autograd keeps the whole graph."""
-
-    def layer(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
-        """`fn(*tensors)`."""
-        return fn(*tensors)
-
-    def loop(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
-        """`fn(*tensors)`."""
-        return fn(*tensors)
-
-
-DIRECT = DirectSchedule()
 
 
 def causal_attention(loop: int, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -162,12 +130,12 @@ class Attention(nn.Module):
         self.v_proj = Linear(config.hidden_size, keys, bias=False)
         self.o_proj = Linear(queries, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable[..., Tensor]) -> Tensor:
-        """[B, T, H] to [B, T, H]; `attend(q, k, v)` is the attention proper."""
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[..., H] to rotated queries [..., heads, head_dim], rotated keys and values [..., kv_heads, head_dim]."""
         heads = (*x.shape[:-1], -1, self.head_dim)
         q = rotate(self.q_proj(x).view(heads), cos, sin)
         k = rotate(self.k_proj(x).view(heads), cos, sin)
-        return self.o_proj(attend(q, k, self.v_proj(x).view(heads)).flatten(-2))
+        return q, k, self.v_proj(x).view(heads)
 
 
 class MLP(nn.Module):
@@ -197,8 +165,16 @@ class Layer(nn.Module):
         self.post_attention_layernorm_2 = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable[..., Tensor]) -> Tensor:
-        """[B, T, H] to [B, T, H]."""
-        x = x + self.input_layernorm_2(self.self_attn(self.input_layernorm(x), cos, sin, attend))
+        """[..., H] to [..., H]; `attend(q, k, v)` is the attention proper."""
+        return self.finish(x, attend(*self.project(x, cos, sin)))
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The layer up to attention: q, k and v as `Attention.project` gives them."""
+        return self.self_attn.project(self.input_layernorm(x), cos, sin)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The layer from attention's output [..., heads, head_dim] on; x [..., H] is its input."""
+        x = x + self.input_layernorm_2(self.self_attn.o_proj(attended.flatten(-2)))
         return x + self.post_attention_layernorm_2(self.mlp(self.post_attention_layernorm(x)))
 
 
@@ -243,7 +219,6 @@ class OuroForCausalLM(nn.Module):
         positions: Tensor | None = None,
         *,
         attend: Attend | None = None,
-        schedule: Schedule | None = None,
     ) -> list[Tensor]:
         """All K loops over the given tokens.
 
@@ -251,7 +226,6 @@ class OuroForCausalLM(nn.Module):
             input_ids: [B, T] token ids.
             positions: [B, T] positions of the tokens in their sequences; None: 0 .. T-1 in each row.
             attend: attention of the rows; None: causal among the given tokens.
-            schedule: how layers and loops are executed; None: directly.
 
         Returns:
             The normed hidden states h_1 .. h_K, each [B, T, H].
@@ -262,7 +236,7 @@ class OuroForCausalLM(nn.Module):
         x = self.embed(input_ids)
         states = []
         for loop in range(self.config.total_ut_steps):
-            x = self.loop(loop, x, cos, sin, attend=attend, schedule=schedule)
+            x = self.loop(loop, x, cos, sin, attend=attend)
             states.append(x)
         return states
 
@@ -282,15 +256,10 @@ class OuroForCausalLM(nn.Module):
         sin: Tensor,
         *,
         attend: Attend | None = None,
-        schedule: Schedule | None = None,
     ) -> Tensor:
         """Loop number `loop`, from 0: the previous loop's result (or the embedding) [B, T, H] to h [B, T, H]."""
-        attend, schedule = attend or causal_attention, schedule or DIRECT
-        return schedule.loop(partial(self._run_loop, attend, schedule, loop), x, cos, sin)
-
-    def _run_loop(self, attend: Attend, schedule: Schedule, loop: int, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         for index, layer in enumerate(self.model.layers):
-            x = schedule.layer(partial(layer, attend=partial(attend, loop, index)), x, cos, sin)
+            x = layer(x, cos, sin, partial(attend or causal_attention, loop, index))
         return self.model.norm(x)
 
     def logits(self, h: Tensor) -> Tensor:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalerlt.learner.batching import TrainingResponse, microbatches, minibatches_of, pad
+from scalerlt.learner.batching import TrainingResponse, microbatches, minibatches_of, pack
 
 
 @given(st.lists(st.integers(1, 40), max_size=20), st.integers(1, 100))
@@ -22,14 +22,19 @@ def test_minibatches_are_consecutive():
     assert minibatches_of([1, 2, 3, 4, 5], 2) == [[1, 2], [3, 4], [5]]
 
 
-def test_padding_and_the_rows_that_predict():
-    batch = pad(
+def test_packed_rows_and_those_that_predict():
+    batch = pack(
         [TrainingResponse([7, 8], [1, 2, 3], 1.0), TrainingResponse([9], [4], 1.0), TrainingResponse([5], [], 1.0)]
     )
-    assert batch.input_ids.tolist() == [[7, 8, 1, 2], [9, 0, 0, 0], [0, 0, 0, 0]]
+    assert batch.inputs.tolist() == [7, 8, 1, 2, 9]
+    assert batch.positions.tolist() == [0, 1, 2, 3, 0]
+    assert (batch.places.sequences, batch.places.width, batch.places.rows.tolist()) == (3, 4, [0, 1, 2, 3, 4])
     assert batch.response_mask.tolist() == [[True, True, True], [True, False, False], [False, False, False]]
-    assert batch.predictors.tolist() == [1, 2, 3, 4]  # rows of 4: the last prompt token predicts the first response
+    assert batch.predictors.tolist() == [1, 2, 3, 4]  # the last prompt token predicts the first response token
     assert batch.targets.tolist() == [1, 2, 3, 4]
+    inputs, predictors = batch.padded()
+    assert inputs.tolist() == [[7, 8, 1, 2], [9, 0, 0, 0], [0, 0, 0, 0]]
+    assert inputs.flatten()[predictors].tolist() == [8, 1, 2, 9]
 
 
 @pytest.mark.parametrize("mask", [None, [True, False]])

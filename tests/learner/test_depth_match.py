@@ -6,7 +6,7 @@ import pytest
 import torch
 from models.small import small_model
 
-from scalerlt.learner.batching import TrainingResponse, pad
+from scalerlt.learner.batching import TrainingResponse, pack
 from scalerlt.learner.depth_match import depth_matches
 from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.rollout.native import NativeEngine
@@ -40,7 +40,7 @@ def test_the_policy_that_generated_matches_everywhere(rule: ExitRule) -> None:
     model = gated_model()
     responses = rollout(model, rule)
     counted = sum(len(response.response_tokens) - 1 for response in responses)
-    assert depth_matches(model, pad(responses), rule) == (counted, counted)
+    assert depth_matches(model, pack(responses), rule) == (counted, counted)
 
 
 def test_another_rule_or_gate_matches_less() -> None:
@@ -48,7 +48,7 @@ def test_another_rule_or_gate_matches_less() -> None:
     responses = rollout(model, RULES[0])
     depths = {depth for response in responses for depth in response.exit_depths or ()}
     assert len(depths) > 2, "the gate has to decide something"
-    batch = pad(responses)
+    batch = pack(responses)
     matches, counted = depth_matches(model, batch, ExitRule(0.9, 1))
     assert matches < counted
     for bias, depth in ((1e3, 1), (-1e3, model.config.total_ut_steps)):  # always stops at once, never stops

@@ -7,7 +7,7 @@ from learner.test_replay import deep_model, generate, learnable, requests, with_
 from models.small import SMALL, small_model
 
 import scalerlt.learner.logprobs as logprobs_module
-from scalerlt.learner.batching import TrainingResponse, pad
+from scalerlt.learner.batching import TrainingResponse, pack
 from scalerlt.learner.logprobs import dense_logprobs, hybrid, logprobs, replay_logprobs, response_logprobs
 from scalerlt.models.ouro import OuroForCausalLM
 
@@ -22,7 +22,7 @@ def gradients(values: torch.Tensor, coefficients: torch.Tensor, model: OuroForCa
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_the_value_is_replays_and_the_gradient_is_denses_bit_for_bit(dtype: torch.dtype):
-    model, batch = small_model(dtype), pad(RESPONSES)
+    model, batch = small_model(dtype), pack(RESPONSES)
     found = logprobs("hybrid", model, batch, temperature=0.8)
     replay = logprobs("replay", model, batch, temperature=0.8)
     dense = logprobs("dense", model, batch, temperature=0.8)
@@ -80,7 +80,7 @@ class Forbidding(OuroForCausalLM):
 def test_an_impossible_token_leaves_a_finite_gradient(kind: str):
     model = small_model()
     model.__class__ = Forbidding
-    batch = pad([TrainingResponse([1, 2], [3, 5, 4], 1.0, exit_depths=[3, 1, 2])])
+    batch = pack([TrainingResponse([1, 2], [3, 5, 4], 1.0, exit_depths=[3, 1, 2])])
     values = logprobs(kind, model, batch, temperature=1.0)
     assert values[0, 1] == -math.inf
     assert values[0, [0, 2]].isfinite().all()
@@ -97,13 +97,13 @@ def test_hybrid_keeps_no_graph_of_the_replay(monkeypatch: pytest.MonkeyPatch):
         return replay_logprobs(*arguments, **options)
 
     monkeypatch.setattr(logprobs_module, "replay_logprobs", spy)
-    logprobs("hybrid", small_model(), pad(RESPONSES), temperature=1.0)
+    logprobs("hybrid", small_model(), pack(RESPONSES), temperature=1.0)
     assert seen == [False]
 
 
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match="'engine'"):
-        logprobs("engine", small_model(), pad(RESPONSES), temperature=1.0)
+        logprobs("engine", small_model(), pack(RESPONSES), temperature=1.0)
 
 
 @pytest.mark.parametrize("kind", ["dense", "replay", "hybrid"])
@@ -113,7 +113,7 @@ def test_values_of_many_responses_are_those_of_each(kind: str):
     found = response_logprobs(kind, model, some, temperature=0.8, microbatch_tokens=12)
     assert [len(values) for values in found] == [1, 7, 2, 30, 0]
     for response, values in zip(RESPONSES, found, strict=False):
-        alone = logprobs(kind, model, pad([response]), temperature=0.8)[0]
+        alone = logprobs(kind, model, pack([response]), temperature=0.8)[0]
         assert values == pytest.approx(alone.tolist(), abs=1e-12)
 
 
@@ -123,7 +123,7 @@ def ratio_errors(kind: str, temperature: float) -> float:
     asked = [type(r)(**vars(r) | {"temperature": temperature}) for r in requests(model)]
     answers = generate(model, asked)
     with torch.no_grad():
-        values = logprobs(kind, model, pad(learnable(asked, answers)), temperature=temperature).tolist()
+        values = logprobs(kind, model, pack(learnable(asked, answers)), temperature=temperature).tolist()
     pairs = [p for row, answer in zip(values, answers, strict=True) for p in zip(row, answer.logprobs, strict=False)]
     return max(abs(math.exp(ours - theirs) - 1) for ours, theirs in pairs)
 
@@ -153,6 +153,6 @@ def test_the_dense_learner_of_a_deferred_rollout_is_another_policy():
 def test_all_kinds_agree_without_early_exits():
     model = small_model()
     full = ragged_responses(lengths=(1, 7, 2))
-    dense = dense_logprobs(model, pad(full), temperature=0.8)
+    dense = dense_logprobs(model, pack(full), temperature=0.8)
     for kind in ("replay", "hybrid"):
-        assert torch.allclose(logprobs(kind, model, pad(full), temperature=0.8), dense, rtol=0, atol=1e-12)
+        assert torch.allclose(logprobs(kind, model, pack(full), temperature=0.8), dense, rtol=0, atol=1e-12)

@@ -10,6 +10,7 @@ from measure.storage_counter import StorageCounter
 
 from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.checkpoint import NoCheckpoint
+from scalerlt.learner.checkpoint.schedule import DIRECT
 from scalerlt.learner.layout import Estimator, StepRun, no_phase
 from scalerlt.learner.optimizer import ActorOptimizer, freeze_exit_gate
 from scalerlt.learner.prefix import JointPrefix, PackedPrefix, SharedPrefix, StreamedPrefix
@@ -20,7 +21,7 @@ from scalerlt.learner.step import ActorUpdate
 from scalerlt.measure.saved_tensors import SavedTensors
 from scalerlt.models.checkpoint import build
 from scalerlt.models.config import OuroConfig
-from scalerlt.models.ouro import DIRECT, OuroForCausalLM
+from scalerlt.models.ouro import OuroForCausalLM
 
 K, L, WIDTH = 4, 2, 8
 BYTES = 4

@@ -14,7 +14,7 @@ from models.small import small_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scalerlt.learner.batching import pad
+from scalerlt.learner.batching import pack
 from scalerlt.learner.checkpoint import LayerCheckpoint, LoopCheckpoint, NoCheckpoint
 from scalerlt.learner.grpo import Grpo
 from scalerlt.learner.logprobs import logprobs, loop_logprobs, response_logprobs
@@ -354,7 +354,7 @@ def test_an_actor_update_is_the_same(objective, kind: str, schedule):
 
 @pytest.mark.parametrize("kind", ["dense", "replay", "hybrid"])
 def test_log_probs_of_a_batch_are_the_same(kind: str):
-    model, batch = small_model(), pad(answers(depths=True))
+    model, batch = small_model(), pack(answers(depths=True))
     full = logprobs(kind, model, batch, temperature=0.7)
     tiled = logprobs(kind, model, batch, temperature=0.7, readout=TiledReadout(5))
     assert torch.allclose(tiled, full, rtol=0, atol=1e-12) and not torch.equal(tiled, torch.zeros_like(tiled))
@@ -366,7 +366,7 @@ def test_log_probs_of_a_batch_are_the_same(kind: str):
 
 
 def test_log_probs_of_all_loops_are_the_same():
-    model, batch = small_model(), pad(answers(depths=False))
+    model, batch = small_model(), pack(answers(depths=False))
     full = loop_logprobs(model, batch, temperature=0.7)
     tiled = loop_logprobs(model, batch, temperature=0.7, readout=TiledReadout(5))
     assert torch.allclose(tiled, full, rtol=0, atol=1e-12)

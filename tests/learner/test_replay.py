@@ -6,12 +6,12 @@ from learner.plain_learner import ragged_responses
 from learner.plain_replay import plain_replay
 from models.small import SMALL, small_model
 
-import scalerlt.learner.replay as replay_module
-from scalerlt.learner.batching import PaddedBatch, TrainingResponse, pad
+import scalerlt.learner.rows as rows_module
+from scalerlt.learner.batching import PackedBatch, TrainingResponse, pack
 from scalerlt.learner.checkpoint import LayerCheckpoint, LoopCheckpoint, NoCheckpoint
 from scalerlt.learner.logprobs import dense_logprobs, logprobs, replay_logprobs
 from scalerlt.learner.optimizer import ActorOptimizer, OptimizerSettings, freeze_exit_gate
-from scalerlt.learner.replay import input_depths
+from scalerlt.learner.sequences import row_depths
 from scalerlt.learner.step import ActorUpdate
 from scalerlt.models.checkpoint import build
 from scalerlt.models.ouro import OuroForCausalLM
@@ -57,9 +57,9 @@ def largest_error(values: torch.Tensor, model: OuroForCausalLM, responses: list[
 def test_values_against_one_token_at_a_time():
     model, responses = small_model(), with_depths(ragged_responses(lengths=(1, 7, 2, 12)))
     with torch.no_grad():
-        values = replay_logprobs(model, pad(responses), temperature=0.7)
+        values = replay_logprobs(model, pack(responses), temperature=0.7)
         assert largest_error(values, model, responses) < 1e-12
-        dense = dense_logprobs(model, pad(responses), temperature=0.7)
+        dense = dense_logprobs(model, pack(responses), temperature=0.7)
         assert largest_error(dense, model, responses) > 0.1  # the schedule matters
 
 
@@ -67,7 +67,7 @@ def test_gradient_against_one_token_at_a_time():
     model, responses = small_model(), with_depths(ragged_responses(lengths=(1, 6, 3)), seed=2)
     freeze_exit_gate(model)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    values = replay_logprobs(model, pad(responses), temperature=0.7)
+    values = replay_logprobs(model, pack(responses), temperature=0.7)
     coefficients = torch.randn(values.shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     found = torch.autograd.grad((coefficients * values).sum(), parameters)
     loss = sum(
@@ -80,28 +80,30 @@ def test_gradient_against_one_token_at_a_time():
         assert float((ours - theirs).abs().max()) < 1e-12 * max(1.0, float(theirs.abs().max()))
 
 
-def no_version_kept(layer, shape, rows, x, cos, sin, keys, values):
+def no_version_kept(layer, schedule, attend, positions, rows, plane, cos, sin, x, *planes):
     """Skipped loops have no K and V at all."""
-    return real_layer(layer, shape, rows, x, cos, sin, torch.zeros_like(keys), torch.zeros_like(values))
+    planes = tuple(torch.zeros_like(plane) for plane in planes)
+    return real_layer(layer, schedule, attend, positions, rows, plane, cos, sin, x, *planes)
 
 
-def no_gradient_through_old_versions(layer, shape, rows, x, cos, sin, keys, values):
-    return real_layer(layer, shape, rows, x, cos, sin, keys.detach(), values.detach())
+def no_gradient_through_old_versions(layer, schedule, attend, positions, rows, plane, cos, sin, x, *planes):
+    planes = tuple(plane.detach() for plane in planes)
+    return real_layer(layer, schedule, attend, positions, rows, plane, cos, sin, x, *planes)
 
 
-real_layer = replay_module._layer
+real_layer = rows_module._layer
 
 
 def test_mutants_of_the_copied_versions_are_found_out(monkeypatch: pytest.MonkeyPatch):
     model, responses = small_model(), with_depths(ragged_responses(lengths=(1, 7, 5)))
     parameters = [model.model.layers[0].self_attn.k_proj.weight]
-    honest = replay_logprobs(model, pad(responses), temperature=0.7)
+    honest = replay_logprobs(model, pack(responses), temperature=0.7)
     gradient = torch.autograd.grad(honest.sum(), parameters)[0]
-    monkeypatch.setattr(replay_module, "_layer", no_version_kept)
+    monkeypatch.setattr(rows_module, "_layer", no_version_kept)
     with torch.no_grad():
-        assert largest_error(replay_logprobs(model, pad(responses), temperature=0.7), model, responses) > 1e-3
-    monkeypatch.setattr(replay_module, "_layer", no_gradient_through_old_versions)
-    detached = replay_logprobs(model, pad(responses), temperature=0.7)
+        assert largest_error(replay_logprobs(model, pack(responses), temperature=0.7), model, responses) > 1e-3
+    monkeypatch.setattr(rows_module, "_layer", no_gradient_through_old_versions)
+    detached = replay_logprobs(model, pack(responses), temperature=0.7)
     assert torch.equal(detached, honest)
     assert float((torch.autograd.grad(detached.sum(), parameters)[0] - gradient).abs().max()) > 1e-4
 
@@ -110,16 +112,16 @@ def test_mutants_of_the_copied_versions_are_found_out(monkeypatch: pytest.Monkey
 def test_full_depth_is_dense(dtype: torch.dtype):
     model, responses = small_model(dtype), ragged_responses(lengths=(1, 7, 2, 12))
     full = [replace(r, exit_depths=[K] * len(r.response_tokens)) for r in responses]
-    dense = dense_logprobs(model, pad(responses), temperature=0.7)
-    for batch in (pad(responses), pad(full)):
+    dense = dense_logprobs(model, pack(responses), temperature=0.7)
+    for batch in (pack(responses), pack(full)):
         values = replay_logprobs(model, batch, temperature=0.7)
         assert torch.allclose(values, dense, rtol=0, atol=1e-12 if dtype == torch.float64 else 1e-4)
 
 
 def test_depth_of_each_input_is_that_of_the_token_after_it():
-    batch = pad([TrainingResponse([7, 8], [1, 2, 4], 1.0, exit_depths=[3, 1, 2]), TrainingResponse([9, 9], [], 1.0)])
-    assert input_depths(batch, 3).tolist() == [3, 3, 1, 2, 3, 0, 0, 0]
-    assert input_depths(pad([TrainingResponse([7], [1, 2], 1.0)]), 3).tolist() == [3, 3]
+    batch = pack([TrainingResponse([7, 8], [1, 2, 4], 1.0, exit_depths=[3, 1, 2]), TrainingResponse([9, 9], [], 1.0)])
+    assert row_depths(batch, 3).tolist() == [3, 3, 1, 2, 3]
+    assert row_depths(pack([TrainingResponse([7], [1, 2], 1.0)]), 3).tolist() == [3, 3]
 
 
 @pytest.mark.parametrize(
@@ -127,12 +129,12 @@ def test_depth_of_each_input_is_that_of_the_token_after_it():
 )
 def test_depths_that_no_rollout_leaves(depths: list[int], message: str):
     with pytest.raises(ValueError, match=message):
-        input_depths(pad([TrainingResponse([1], [1, 2], 1.0, exit_depths=depths)]), 3)
+        row_depths(pack([TrainingResponse([1], [1, 2], 1.0, exit_depths=depths)]), 3)
 
 
 def test_depths_of_some_responses_alone_are_refused():
     with pytest.raises(ValueError, match="some have none"):
-        pad([TrainingResponse([1], [1], 1.0, exit_depths=[3]), TrainingResponse([1], [1], 1.0)])
+        pack([TrainingResponse([1], [1], 1.0, exit_depths=[3]), TrainingResponse([1], [1], 1.0)])
 
 
 @pytest.mark.parametrize("name", ["mask", "exit_depths", "rollout_logprobs", "old_logprobs", "ref_logprobs"])
@@ -142,8 +144,8 @@ def test_values_are_as_many_as_tokens(name: str):
 
 
 def test_a_batch_holds_no_recorded_log_prob():
-    assert set(PaddedBatch.__dataclass_fields__) == {
-        "input_ids", "response_mask", "predictors", "targets", "lengths", "exit_depths",
+    assert set(PackedBatch.__dataclass_fields__) == {
+        "inputs", "positions", "places", "response_mask", "predictors", "targets", "exit_depths",
     }  # fmt: skip
 
 
@@ -151,14 +153,16 @@ def test_only_rows_that_are_still_running_are_run():
     seen: list[int] = []
 
     class Counting(NoCheckpoint):
-        def loop(self, fn, *tensors):
-            seen.append(len(tensors[0]))
-            return fn(*tensors)
+        def layers(self, steps, tables, x, planes):
+            seen.append(len(x))
+            return super().layers(steps, tables, x, planes)
 
     responses = [TrainingResponse([1, 2], [3, 4, 5, 6], 1.0, exit_depths=[3, 1, 2, 2])]
-    replay_logprobs(small_model(), pad([*responses, TrainingResponse([1], [2], 1.0, exit_depths=[3])]), temperature=1.0)
-    replay_logprobs(small_model(), pad(responses), temperature=1.0, schedule=Counting())
-    assert seen == [5, 4, 2]
+    short = TrainingResponse([1], [2], 1.0, exit_depths=[3])
+    for asked, running in ((responses, [5, 4, 2]), ([*responses, short], [6, 5, 3])):
+        seen.clear()
+        replay_logprobs(small_model(), pack(asked), temperature=1.0, schedule=Counting())
+        assert seen == running
 
 
 def gradients(schedule, kind: str, dtype: torch.dtype):
@@ -186,16 +190,6 @@ def test_checkpoints_change_nothing_bit_for_bit(schedule, kind: str, dtype: torc
     assert loss == expected_loss
     for name, gradient in expected.items():
         assert gradient is not None and torch.equal(found[name], gradient), name
-
-
-def test_what_the_padding_holds_has_no_influence():
-    model = small_model()
-    responses = with_depths(ragged_responses(lengths=(1, 7, 0, 3)))
-    batch = pad(responses)
-    before = replay_logprobs(model, batch, temperature=1.0)
-    places = torch.arange(batch.input_ids.shape[1])
-    batch.input_ids[places >= batch.lengths[:, None]] = 11
-    assert torch.equal(replay_logprobs(model, batch, temperature=1.0), before)
 
 
 # The engine: K/V caches, one token at a time, batches of its own.
@@ -240,7 +234,7 @@ def learnable(asked: list[Request], answers: list[Response]) -> list[TrainingRes
 def difference(model: OuroForCausalLM, responses: list[TrainingResponse], answers: list[Response]) -> float:
     """Largest |replay - log-prob of the engine|."""
     with torch.no_grad():
-        values = logprobs("replay", model, pad(responses), temperature=0.8)
+        values = logprobs("replay", model, pack(responses), temperature=0.8)
     return max(
         abs(ours - theirs)
         for row, answer in zip(values.tolist(), answers, strict=True)

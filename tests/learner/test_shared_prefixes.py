@@ -20,7 +20,8 @@ from models.small import small_model
 
 from scalerlt.learner.checkpoint import NoCheckpoint
 from scalerlt.learner.comparison import Tolerances, first_gradient, learn_twice, schedule_errors
-from scalerlt.learner.prefix.attention import Places, repeated_attention, split_attention
+from scalerlt.learner.prefix.attention import packed_attention, prefix_attention, repeated_attention
+from scalerlt.learner.rows import Places, attend_within
 from scalerlt.measure.gradients import Tolerance
 
 
@@ -170,13 +171,28 @@ def test_attention_to_a_prefix_once_is_attention_to_its_copies(groups: int, aski
     rows = torch.tensor([width * index + place for index, length in enumerate(lengths) for place in range(length)])
     if asking is not None and count < 7:
         asking = [place for place in asking if place < count]
-    places = Places(len(lengths), width, None if count == width * len(lengths) else rows, asking and rows[asking])
+    places = Places(len(lengths), width, None if count == width * len(lengths) else rows)
+    asked = None if asking is None else torch.tensor(asking)
     shapes = ((len(asking or rows), 2 * groups), (count, 2), (count, 2), (5, 2), (5, 2))
     tensors = [torch.randn(*shape, 6, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    once, copies = split_attention(*tensors, places), repeated_attention(*tensors, places)
-    assert float((once - copies).detach().abs().max()) < 1e-14
-    weights = torch.randn(once.shape, generator=generator, dtype=torch.float64)
+    q, k, v, prefix_k, prefix_v = tensors
+    copies = repeated_attention(*tensors, places, asked)
+    agree(prefix_attention(*tensors, places, asked), copies, tensors)
+    prompt_q = torch.randn(5, 2 * groups, 6, generator=generator, dtype=torch.float64, requires_grad=True)
+    within = attend_within(Places(1, 5), 0, 0, None, prompt_q, prefix_k, prefix_v)
+    once = packed_attention(
+        torch.cat((prompt_q, q)), torch.cat((prefix_k, k)), torch.cat((prefix_v, v)), 5, places, asked
+    )
+    agree(once, torch.cat((within, copies)), [*tensors, prompt_q])
+
+
+def agree(once: torch.Tensor, other: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+    """The same values and the same gradients."""
+    assert float((once - other).detach().abs().max()) < 1e-14
+    weights = torch.randn(once.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     for ours, theirs in zip(
-        torch.autograd.grad(once, tensors, weights), torch.autograd.grad(copies, tensors, weights), strict=True
+        torch.autograd.grad(once, tensors, weights, retain_graph=True),
+        torch.autograd.grad(other, tensors, weights, retain_graph=True),
+        strict=True,
     ):
         assert float((ours - theirs).abs().max()) < 1e-14

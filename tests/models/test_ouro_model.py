@@ -60,43 +60,6 @@ def test_the_layers_exist_once() -> None:
     assert not list(model.named_buffers())
 
 
-class RecordingSchedule:
-    """Runs everything under non-reentrant checkpointing and remembers what was called with what."""
-
-    def __init__(self) -> None:
-        self.layers: list[int] = []
-        self.loops: list[int] = []
-
-    def layer(self, fn, *tensors: Tensor) -> Tensor:
-        self.layers.append(len(tensors))
-        return fn(*tensors)
-
-    def loop(self, fn, *tensors: Tensor) -> Tensor:
-        self.loops.append(len(tensors))
-        return torch.utils.checkpoint.checkpoint(fn, *tensors, use_reentrant=False)
-
-
-def test_the_schedule_runs_every_layer_and_loop_and_may_run_them_again() -> None:
-    model = small_model()
-    ids = torch.tensor(TOKENS)
-    sum(h.square().sum() for h in model(ids)).backward()
-    direct = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    schedule = RecordingSchedule()
-    loss = sum(h.square().sum() for h in model(ids, schedule=schedule))
-    assert len(schedule.loops) == 3
-    assert len(schedule.layers) == 6
-    loss.backward()
-    assert len(schedule.layers) == 12  # the layers of each loop once more
-    for name, gradient in direct.items():
-        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=0, atol=0)
-    assert set(direct) == set(SMALL.tensor_shapes()) - {
-        "lm_head.weight",
-        "model.early_exit_gate.weight",
-        "model.early_exit_gate.bias",
-    }
-
-
 def test_attend_sees_every_loop_and_layer_with_the_documented_shapes() -> None:
     model = small_model()
     seen = []

@@ -1,12 +1,10 @@
-"""Activation checkpoint schedules: what autograd keeps of a forward pass and what is computed again.
+"""Activation checkpoint schedules over whole sequences: what autograd keeps of a forward pass, what is computed again.
 
-A schedule has the two methods of `scalerlt.models.ouro.Schedule`: `layer`, through which the model calls every
-physical layer in every loop, and `loop`, through which it calls every whole loop. The model has no dropout and draws
-no random numbers, so no random state is kept for the second run.
+`Schedule` says how the loops over packed rows (`learner/rows.py`) are executed. Schedules that share the prompt of
+several responses are layouts of a step of their own: `learner/prefix/`.
 """
 
-from scalerlt.learner.checkpoint.layer import LayerCheckpoint
-from scalerlt.learner.checkpoint.loop import LoopCheckpoint
-from scalerlt.learner.checkpoint.none import NoCheckpoint
+from scalerlt.learner.checkpoint.schedule import NoCheckpoint
+from scalerlt.learner.checkpoint.segments import LayerCheckpoint, LoopCheckpoint, Segments
 
-__all__ = ["LayerCheckpoint", "LoopCheckpoint", "NoCheckpoint"]
+__all__ = ["LayerCheckpoint", "LoopCheckpoint", "NoCheckpoint", "Segments"]

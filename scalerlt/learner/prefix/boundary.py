@@ -6,9 +6,12 @@ every loop, which predicts the first response token.
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from scalerlt.models.ouro import OuroForCausalLM, Schedule, causal_attention
+from scalerlt.learner.checkpoint.schedule import Schedule
+from scalerlt.learner.rows import attend_within, places_of, run_loops
+from scalerlt.models.ouro import OuroForCausalLM
 
 
 def produce(model: OuroForCausalLM, schedule: Schedule, tokens: Tensor) -> tuple[Tensor, ...]:
@@ -19,13 +22,15 @@ def produce(model: OuroForCausalLM, schedule: Schedule, tokens: Tensor) -> tuple
         position's state [1, H] after each loop, a view of that of all positions. `Boundary` reads them.
     """
     kept: list[Tensor] = []
+    places = places_of([len(tokens)], tokens.device)
 
-    def attend(loop: int, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        kept.extend((k[0], v[0]))
-        return causal_attention(loop, layer, q, k, v)
+    def attend(loop: int, layer: int, rows: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        kept.extend((k, v))
+        return attend_within(places, loop, layer, rows, q, k, v)
 
-    states = model(tokens[None], attend=attend, schedule=schedule)
-    return (*kept, *(state[0, -1:] for state in states))
+    positions = torch.arange(len(tokens), device=tokens.device)
+    states = run_loops(model, schedule, tokens, positions, None, attend)
+    return (*kept, *(state[-1:] for state in states))
 
 
 class Boundary:

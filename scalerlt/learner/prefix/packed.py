@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from scalerlt.learner.batching import TrainingResponse, microbatches
+from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.layout import Estimator, Layout, Pass, StepRun
 from scalerlt.learner.logprobs import LogprobKind, hybrid
-from scalerlt.learner.prefix.attention import prefix_attention
+from scalerlt.learner.prefix.attention import packed_attention
 from scalerlt.learner.prefix.schedules import prompt_groups
-from scalerlt.learner.prefix.wave import Wave, places_of, positions_of, read_out, row_depths, run_loops, wave_of
-from scalerlt.models.ouro import Schedule, causal_attention
+from scalerlt.learner.prefix.wave import Wave, following, positions_of, read_out, row_depths, wave_of
+from scalerlt.learner.rows import places_of, run_loops
 
 
 class PackedPrefix(Layout):
@@ -50,19 +51,14 @@ def _evaluate(run: StepRun, wave: Wave, prompt: Tensor) -> Tensor:
 def packed_logprobs(estimator: Estimator, kind: LogprobKind, wave: Wave, schedule: Schedule, prompt: Tensor) -> Tensor:
     """Log-probs of the wave's tokens after the prompt [P] int64, as `wave_logprobs` gives them."""
     model, size, device = estimator.model, len(prompt), prompt.device
-    places = places_of(wave, device) if len(wave.inputs) else None
+    places = places_of(following(wave), device) if len(wave.inputs) else None
 
     def attend(loop: int, layer: int, rows: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        first = causal_attention(loop, layer, q[None, :size], k[None, :size], v[None, :size])[0]
-        if places is None or len(q) == size:
-            return first
-        asked = places.asked_by(None if rows is None else rows[size:] - size)
-        return torch.cat((first, prefix_attention(q[size:], k[size:], v[size:], k[:size], v[:size], asked)))
+        return packed_attention(q, k, v, size, places, None if rows is None else rows[size:] - size)
 
     positions = torch.cat((torch.arange(size, device=device), positions_of(wave, device)))
     depths = row_depths(wave, kind, device)
     if depths is not None:
         depths = torch.cat((depths.new_full((size,), model.config.total_ut_steps), depths))
-    hidden = model.embed(torch.cat((prompt, wave.inputs)))
-    states = run_loops(model, schedule, hidden, positions, depths, attend)
+    states = run_loops(model, schedule, torch.cat((prompt, wave.inputs)), positions, depths, attend)
     return read_out(estimator, wave, [state[size - 1 :] for state in states], wave.labels)

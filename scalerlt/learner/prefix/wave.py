@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from scalerlt.learner.batching import TrainingResponse
+from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.layout import Estimator
 from scalerlt.learner.logprobs import LogprobKind
-from scalerlt.learner.prefix.attention import Places, prefix_attention
+from scalerlt.learner.prefix.attention import prefix_attention
 from scalerlt.learner.prefix.boundary import Boundary
-from scalerlt.models.ouro import OuroForCausalLM, Schedule
+from scalerlt.learner.rows import places_of, run_loops
+from scalerlt.models.ouro import OuroForCausalLM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class Wave:
     @property
     def padding(self) -> int:
         """Places that hold no row where the rows are padded for attention."""
-        following = [length - 1 for length in self.lengths if length > 1]
-        return len(following) * max(following, default=0) - len(self.inputs)
+        lengths = following(self)
+        return len(lengths) * max(lengths, default=0) - len(self.inputs)
 
 
 def wave_of(responses: Sequence[TrainingResponse], full_depth: int, device: torch.device) -> Wave:
@@ -116,84 +116,22 @@ def suffix_states(
     """
     if not len(inputs):
         return [boundary.last[0].new_empty(0, model.config.hidden_size)] * model.config.total_ut_steps
-    places = places_of(wave, inputs.device)
+    places = places_of(following(wave), inputs.device)
 
     def attend(loop: int, layer: int, rows: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return prefix_attention(q, k, v, *boundary.keys_and_values(loop, layer), places.asked_by(rows))
+        return prefix_attention(q, k, v, *boundary.keys_and_values(loop, layer), places, rows)
 
-    return run_loops(model, schedule, model.embed(inputs), positions_of(wave, inputs.device), depths, attend)
-
-
-class AttendRows(Protocol):
-    """Attention of the rows that run a loop."""
-
-    def __call__(self, loop: int, layer: int, rows: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The attention output of the running rows, [Q, heads, head_dim].
-
-        Args:
-            loop, layer: from 0.
-            rows: [Q] int64, which rows run; None: all.
-            q: [Q, heads, head_dim] of the running rows.
-            k, v: [R, kv_heads, head_dim] of all rows, those that have exited as they were at their exit.
-        """
-
-
-def run_loops(
-    model: OuroForCausalLM,
-    schedule: Schedule,
-    hidden: Tensor,
-    positions: Tensor,
-    depths: Tensor | None,
-    attend: AttendRows,
-) -> list[Tensor]:
-    """Packed rows after each loop, [R, H] each; a row that has exited stays as it was at its exit.
-
-    Args:
-        model: the policy.
-        schedule: how layers and loops are executed.
-        hidden: [R, H], the embedded rows; at least one.
-        positions: [R] int64, in their sequences.
-        depths: [R] int64, loops that each row runs; a query at loop d then reads version min(d, e) of the K and V of a
-            row with depth e. None: all rows run all loops.
-        attend: attention among them.
-    """
-    cos, sin = model.rotary(positions)
-    planes: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def attend_versions(rows: Tensor | None, loop: int, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if rows is not None:
-            keys, values = planes[layer]
-            k, v = keys.index_copy(0, rows, k), values.index_copy(0, rows, v)
-        if depths is not None:
-            planes[layer] = k, v
-        return attend(loop, layer, rows, q, k, v)
-
-    states = []
-    for loop in range(model.config.total_ut_steps):
-        rows = None if depths is None or loop == 0 else (depths > loop).nonzero()[:, 0]
-        run = partial(model.loop, loop, attend=partial(attend_versions, rows), schedule=schedule)
-        if rows is None:
-            hidden = run(hidden, cos, sin)
-        elif len(rows):
-            hidden = hidden.index_copy(0, rows, run(hidden[rows], cos[rows], sin[rows]))
-        states.append(hidden)
-    return states
+    return run_loops(model, schedule, inputs, positions_of(wave, inputs.device), depths, attend)
 
 
 def positions_of(wave: Wave, device: torch.device) -> Tensor:
     """[R] int64, where the rows stand in their sequences."""
-    following = [torch.arange(length - 1, device=device) for length in wave.lengths]
-    return wave.prompt + torch.cat(following)
+    return wave.prompt + torch.cat([torch.arange(length - 1, device=device) for length in wave.lengths])
 
 
-def places_of(wave: Wave, device: torch.device) -> Places:
-    """Where the rows stand in the responses that have any."""
-    widths = [length - 1 for length in wave.lengths if length > 1]
-    width = max(widths)
-    if min(widths) == width:
-        return Places(len(widths), width)
-    rows = [response * width + place for response, length in enumerate(widths) for place in range(length)]
-    return Places(len(widths), width, torch.tensor(rows, device=device))
+def following(wave: Wave) -> list[int]:
+    """The lengths of the responses that have rows, without their last tokens."""
+    return [length - 1 for length in wave.lengths if length > 1]
 
 
 def _depths(responses: Sequence[TrainingResponse], full_depth: int) -> tuple[int, ...] | None:
