@@ -14,10 +14,11 @@ arguments, so every checkpoint schedule may run it again.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from scalerlt.learner.checkpoint.schedule import Schedule, Step
@@ -156,14 +157,46 @@ def places_of(lengths: Sequence[int], device: torch.device) -> Places:
 def padded(x: Tensor, places: Tensor | None, sequences: int, width: int) -> Tensor:
     """Packed rows [N, heads, D] as sequences [B, heads, T, D], zero where no row stands."""
     if places is not None:
-        x = x.new_zeros(sequences * width, *x.shape[1:]).index_copy(0, places, x)
+        x = _Spread.apply(x, places, sequences * width)
     return x.unflatten(0, (sequences, width)).transpose(1, 2)
 
 
 def packed(x: Tensor, places: Tensor | None) -> Tensor:
     """The inverse of `padded`."""
     flat = x.transpose(1, 2).flatten(0, 1)
-    return flat if places is None else flat[places]
+    return flat if places is None else _Gather.apply(flat, places)
+
+
+class _Spread(torch.autograd.Function):
+    """Rows to distinct places of `size`, zeros elsewhere; torch's own `index_copy` would keep the rows, of which its
+    backward pass wants the shape alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor, size: int) -> Tensor:
+        ctx.save_for_backward(places)
+        return x.new_zeros(size, *x.shape[1:]).index_copy_(0, places, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return gradient.index_select(0, places), None, None
+
+
+class _Gather(torch.autograd.Function):
+    """Rows from distinct places, the inverse of `_Spread`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.size = len(x)
+        return x.index_select(0, places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.size, *gradient.shape[1:]).index_copy_(0, places, gradient), None
 
 
 def attend_within(

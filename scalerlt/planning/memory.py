@@ -21,13 +21,18 @@ from scalerlt.planning.workload import (
 from scalerlt.schema.algorithm.grpo import Grpo
 from scalerlt.schema.algorithm.rltt import Rltt
 from scalerlt.schema.cell import Cell
+from scalerlt.schema.checkpoint.auto import Auto
+from scalerlt.schema.checkpoint.segments import Segments
 from scalerlt.schema.device import Device
+from scalerlt.schema.fields import parse_bytes
 from scalerlt.schema.model import Model
 from scalerlt.schema.optimizer.sgd import Sgd
 
 BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 """Of one number in each precision that torch computes in."""
 INDEX = 8
+AUTO = ("none", "packed_shared")
+"""Of the schedules among which `checkpoint=auto` chooses those that keep most."""
 REFERENCE = "reference"
 """The phase in which a cell is compared with fp64, after everything is measured."""
 
@@ -140,6 +145,8 @@ def kv_cache_bytes(model: Model, slots: int, positions: int, number: int) -> int
 def saved_bytes(cell: Cell, *, number: int | None = None, checkpoint: str | None = None) -> int:
     """What autograd keeps of the largest micro-batch, the readout's share included: `saved_bytes` of a record."""
     schedule = checkpoint or cell.checkpoint.name
+    if schedule == "auto":
+        return max(saved_bytes(cell, number=number, checkpoint=chosen) for chosen in AUTO)
     batches = microbatches(cell, training_sequences(cell).lengths, shared=schedule in SHARED_PREFIX)
     number = number or BYTES[cell.precision.name]
     return max(_kept(cell, batch, number, schedule) + _kept_readout(cell, batch, number) for batch in batches)
@@ -161,8 +168,24 @@ def _rollout(cell: Cell, sequences: Sequences, slots: int, number: int) -> dict[
 
 
 def _update(cell: Cell, sequences: Sequences, number: int) -> dict[str, dict[str, int]]:
+    """A learner step; of `checkpoint=auto` the most that it may take, but no more than its memory budget, which is held
+    against gradients and all that is not standing."""
+    if not isinstance(cell.checkpoint, Auto):
+        return _update_under(cell.checkpoint.name, cell, sequences, number)
+    plans = [_update_under(schedule, cell, sequences, number) for schedule in AUTO]
+    plan = max(plans, key=lambda plan: max(sum(held.values()) for held in plan.values()))
+    if cell.checkpoint.memory_budget is None:
+        return plan
+    budget, learner = parse_bytes(cell.checkpoint.memory_budget), _learner(cell, number)
+    within = sum(learner.values()) + budget
+    return {
+        phase: held if sum(held.values()) <= within else {**learner, "memory_budget": budget}
+        for phase, held in plan.items()
+    }
+
+
+def _update_under(schedule: str, cell: Cell, sequences: Sequences, number: int) -> dict[str, dict[str, int]]:
     """The end of the forward pass, where the readout stands, and the backward pass through the layers."""
-    schedule = cell.checkpoint.name
     batches = list(microbatches(cell, sequences.lengths, shared=schedule in SHARED_PREFIX))
     standing = {
         **_learner(cell, number),
@@ -211,58 +234,96 @@ def _update_fp64(cell: Cell, sequences: Sequences) -> dict[str, int]:
 
 
 def _kept(cell: Cell, batch: Sequence[tuple[int, int]], number: int, schedule: str) -> int:
-    """What autograd keeps of the loops, from the token ids to the last loop's hidden states.
-
-    Of every layer ten vectors of the hidden size (each norm's input and normalised output, the weighted output of the
-    two that feed projections), four of the MLP's inner size, the rotated queries, keys, values and attention's output,
-    and softmax's and the norms' statistics. The four norm inputs are kept in the internal precision.
-
-    Of shared prefixes this is an upper bound: the graphs of a wave, of the prompt, whose boundary is a part of it, and
-    the adjoints of the boundary.
-    """
-    model, rows = cell.model, _rows(batch)
-    adjoints = 0
-    if schedule in SHARED_PREFIX:
-        prompt = max(prompt for prompt, _ in batch)
-        rows = prompt + sum(response - 1 for _, response in batch)
-        width = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim + model.hidden_size
-        adjoints = model.total_ut_steps * prompt * width * number
-    loops, layers, hidden = model.total_ut_steps, model.num_hidden_layers, model.hidden_size
+    """What autograd keeps of the loops, from the token ids to the last loop's hidden states; of shared prefixes, of a
+    wave and its prompt together, with the boundary between them and its adjoints."""
+    if schedule not in SHARED_PREFIX:
+        return _graph(cell, batch, number, schedule)
+    rows, wave = batch[0][0], _wave_rows(batch)
+    boundary = _boundary(cell.model, rows, number)
     match schedule:
-        case "none" | "prefix" | "joint" | "streamed" | "packed_shared":
-            row = loops * (layers * _layer(model, number) + _norm(model, number))
-        case "layer":
-            row = loops * (layers * hidden * number + _norm(model, number))
+        case "prefix":
+            return _graph(cell, [(rows, 1)], number) + _graph(cell, [(wave, 1)], number) + boundary
+        case "packed_shared":
+            return _graph(cell, [(rows + wave, 1)], number)
+        case "streamed":
+            last = cell.model.total_ut_steps * (rows - 1) * cell.model.hidden_size * number
+            waves = 2 * (boundary - last) + _graph(cell, [(wave, 1)], number)
+            return max(waves, boundary + _graph(cell, [(rows, 1)], number))
         case _:
-            row = loops * hidden * number
-    tables = 2 * _width(batch) * model.head_dim * number
-    return rows * (row + INDEX) + tables + adjoints
+            return 2 * boundary + (rows + _labels(batch) + wave) * INDEX
+
+
+def _boundary(model: Model, rows: int, number: int) -> int:
+    """K and V of every loop and layer, and the states of every loop, of a prompt."""
+    width = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim + model.hidden_size
+    return model.total_ut_steps * rows * width * number
+
+
+def _graph(cell: Cell, batch: Sequence[tuple[int, int]], number: int, schedule: str = "none") -> int:
+    """What autograd keeps of packed sequences."""
+    model, rows = cell.model, _rows(batch)
+    loop_interval, layer_interval, chunk = _segments(cell, schedule)
+    if loop_interval:
+        kept = -(-model.total_ut_steps // loop_interval) * rows * model.hidden_size * number
+    else:
+        kept = model.total_ut_steps * _kept_loop(model, batch, number, layer_interval, chunk)
+    tables, places = 2 * rows * model.head_dim * number, rows * INDEX if _padded(batch) > rows else 0
+    return kept + rows * INDEX + tables + places
 
 
 def _recomputed(cell: Cell, batch: Sequence[tuple[int, int]], number: int, schedule: str) -> int:
-    """The inside of the region that is computed again while its backward pass runs."""
-    match schedule:
-        case "none" | "prefix" | "joint" | "streamed" | "packed_shared":
-            row = 0
-        case "layer":
-            row = _layer(cell.model, number)
-        case _:
-            row = cell.model.num_hidden_layers * _layer(cell.model, number) + _norm(cell.model, number)
-    return _rows(batch) * row
+    """The inside of the region that is computed again while its backward pass runs, and of those within it."""
+    if schedule == "joint":
+        wave = _graph(cell, [(_wave_rows(batch), 1)], number) + _kept_readout(cell, batch, number)
+        return max(wave, _graph(cell, [(batch[0][0], 1)], number))
+    model = cell.model
+    loop_interval, layer_interval, chunk = _segments(cell, schedule)
+    again = 0
+    if loop_interval:
+        loops = min(loop_interval, model.total_ut_steps)
+        again += loops * _kept_loop(model, batch, number, layer_interval, chunk)
+    if layer_interval:
+        again += min(layer_interval, model.num_hidden_layers) * _layer(model, batch, number, chunk)
+    if chunk:
+        again += _layer(model, batch, number, 0) * min(chunk, _width(batch)) // _width(batch)
+    return again
 
 
-def _norm(model: Model, number: int) -> int:
-    """Bytes that autograd keeps of one row in the final norm."""
-    internal = max(number, 4)
-    return model.hidden_size * (internal + number) + internal
+def _segments(cell: Cell, schedule: str) -> tuple[int, int, int]:
+    """Loops, layers and positions of the segments of a schedule; 0: there are none."""
+    if schedule == "segments" and isinstance(cell.checkpoint, Segments):
+        return cell.checkpoint.loop_interval, cell.checkpoint.layer_interval, cell.checkpoint.query_chunk
+    return {"loop": (1, 0, 0), "layer": (0, 1, 0)}.get(schedule, (0, 0, 0))
 
 
-def _layer(model: Model, number: int) -> int:
-    """Bytes that autograd keeps of one row in one layer."""
-    internal = max(number, 4)
-    attention = 2 * (model.num_attention_heads + model.num_key_value_heads) * model.head_dim
-    vectors = (6 * model.hidden_size + 4 * model.intermediate_size + attention) * number
-    return vectors + 4 * model.hidden_size * internal + (4 + model.num_attention_heads) * internal
+def _kept_loop(model: Model, batch: Sequence[tuple[int, int]], number: int, layer_interval: int, chunk: int) -> int:
+    """Bytes that autograd keeps of one loop: of its layers, or of the segments of them, and of the final norm."""
+    rows, internal = _rows(batch), max(number, 4)
+    if layer_interval:
+        layers = -(-model.num_hidden_layers // layer_interval) * rows * model.hidden_size * number
+    else:
+        layers = model.num_hidden_layers * _layer(model, batch, number, chunk)
+    return layers + rows * (model.hidden_size * (internal + number) + internal)
+
+
+def _layer(model: Model, batch: Sequence[tuple[int, int]], number: int, chunk: int) -> int:
+    """Bytes that autograd keeps of one layer.
+
+    Ten vectors of the hidden size (each norm's input and normalised output, the weighted output of the two that feed
+    projections), four of the MLP's inner size, the rotated queries, keys, values and attention's output, and softmax's
+    and the norms' statistics. The four norm inputs are kept in the internal precision. Attention pads sequences of
+    unlike lengths, and its output is kept once more without padding. Of chunks of queries nothing behind the
+    projections is kept but their own inputs, and which rows they are.
+    """
+    rows, padded, internal = _rows(batch), _padded(batch), max(number, 4)
+    queries, keys = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    if chunk:
+        norm = model.hidden_size * (internal + 2 * number) + internal
+        return rows * (norm + (model.hidden_size + queries + 2 * keys) * number + 2 * INDEX)
+    vectors = (6 * model.hidden_size + 4 * model.intermediate_size) * number
+    norms = (4 * model.hidden_size + 4) * internal
+    attention = (2 * queries + 2 * keys) * number + model.num_attention_heads * internal
+    return rows * (vectors + norms) + padded * attention + (rows * queries * number if padded > rows else 0)
 
 
 def _unkept_row(model: Model, number: int) -> int:
@@ -296,11 +357,19 @@ def _trained(model: Model) -> int:
 
 
 def _width(batch: Sequence[tuple[int, int]]) -> int:
-    return max(prompt + response - 1 for prompt, response in batch)
+    return max((prompt + response - 1 for prompt, response in batch), default=0)
 
 
 def _rows(batch: Sequence[tuple[int, int]]) -> int:
-    """Padded."""
+    return sum(prompt + response - 1 for prompt, response in batch)
+
+
+def _wave_rows(batch: Sequence[tuple[int, int]]) -> int:
+    """Of the responses alone, which attention to a shared prefix keeps without padding."""
+    return sum(response - 1 for _, response in batch if response)
+
+
+def _padded(batch: Sequence[tuple[int, int]]) -> int:
     return len(batch) * _width(batch)
 
 

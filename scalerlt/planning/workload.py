@@ -1,9 +1,10 @@
 """How much a cell runs through its model, from its configuration alone: sequences, tokens, floating-point operations.
 
-The learner's sequences are those of the recorded rollouts. A rollout's are not known before it runs: the length of a
-prompt is typical for its task, and every response is as long as `rollout.max_new_tokens` allows.
+The learner's sequences are those of its recorded or random rollouts. A rollout's are not known before it runs: the
+length of a prompt is typical for its task, and every response is as long as `rollout.max_new_tokens` allows.
 """
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +12,16 @@ from functools import lru_cache
 from pathlib import Path
 
 from scalerlt.schema.cell import Cell
+from scalerlt.schema.checkpoint.auto import Auto
 from scalerlt.schema.checkpoint.prefix import Prefix
 from scalerlt.schema.experiment import RepeatedExperiment
 from scalerlt.schema.experiment.gsm8k_eval import Gsm8kEval
 from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
 from scalerlt.schema.fields import resolve_path
+from scalerlt.schema.flops import causal_pairs, layer_weights, loops_flops, readout_flops
 from scalerlt.schema.model import Model
+from scalerlt.schema.task import RecordedTask
+from scalerlt.schema.task.random_rollouts import RandomRollouts
 from scalerlt.schema.task.random_tokens import RandomTokens
 
 SHARED_PREFIX = ("prefix", "joint", "streamed", "packed_shared")
@@ -46,9 +51,15 @@ def training_sequences(cell: Cell) -> Sequences:
     """What one learner step learns from."""
     if cell.experiment.name != "actor_update":
         return rollout_sequences(cell)
-    wanted = cell.batch.prompts_per_step, cell.batch.group_size
-    path = resolve_path(cell.task.rollouts)
-    return Sequences(_recorded(path, path.stat().st_mtime_ns, *wanted), known=True)
+    prompts, group_size = cell.batch.prompts_per_step, cell.batch.group_size
+    match cell.task:
+        case RandomRollouts() as task:
+            places = itertools.product(range(prompts), range(group_size))
+            return Sequences(tuple((task.prompt_length, task.length(*place)) for place in places), known=True)
+        case RecordedTask() as task:
+            path = resolve_path(task.rollouts)
+            return Sequences(_recorded(path, path.stat().st_mtime_ns, prompts, group_size), known=True)
+    return rollout_sequences(cell)
 
 
 def rollout_sequences(cell: Cell) -> Sequences:
@@ -70,16 +81,20 @@ def microbatches(
     cell: Cell, lengths: Sequence[tuple[int, int]], *, shared: bool = False
 ) -> Iterator[list[tuple[int, int]]]:
     """The learner's micro-batches: of each optimizer step's sequences, longest first, padded at most
-    `batch.microbatch_tokens` tokens, one sequence at least; of shared prefixes the waves, whose prompts do not count,
-    as if all prompts of a step were one."""
+    `batch.microbatch_tokens` tokens, one sequence at least.
+
+    Of shared prefixes the waves, whose prompts do not count, as if each prompt had the responses of its group alone.
+    """
     wave = cell.checkpoint.wave_responses if shared and isinstance(cell.checkpoint, Prefix) else None
-    for start in range(0, len(lengths), cell.batch.minibatch_responses):
+    step = cell.batch.minibatch_responses
+    together = min(cell.batch.group_size, step) if shared else step
+
+    def rows(pair: tuple[int, int]) -> int:
+        return pair[1] if shared else sum(pair) - 1
+
+    for start in range(0, len(lengths), together):
         current: list[tuple[int, int]] = []
-
-        def rows(pair: tuple[int, int]) -> int:
-            return pair[1] if shared else sum(pair) - 1
-
-        for pair in sorted(lengths[start : start + cell.batch.minibatch_responses], key=lambda pair: -rows(pair)):
+        for pair in sorted(lengths[start : start + together], key=lambda pair: -rows(pair)):
             if current and (
                 len(current) == wave or (len(current) + 1) * rows(current[0]) > cell.batch.microbatch_tokens
             ):
@@ -92,7 +107,7 @@ def microbatches(
 
 def parameters(model: Model) -> int:
     """Weights of the model, each once."""
-    layer = _layer_weights(model) + 4 * model.hidden_size
+    layer = layer_weights(model) + 4 * model.hidden_size
     gate = model.hidden_size + 1
     return 2 * model.vocab_size * model.hidden_size + model.num_hidden_layers * layer + model.hidden_size + gate
 
@@ -126,8 +141,10 @@ def flops(cell: Cell) -> float | None:
 
 
 def update_flops(cell: Cell, lengths: Sequence[tuple[int, int]]) -> float:
-    """Of one learner step over the sequences; of shared prefixes as if each prompt had all responses of its group."""
-    passes = 3 if cell.checkpoint.name == "none" else 4
+    """Of one learner step over the sequences; of shared prefixes as if each prompt had all responses of its group; of
+    `checkpoint=auto` as if nothing could be shared."""
+    auto = isinstance(cell.checkpoint, Auto) and cell.checkpoint.memory_budget is None
+    passes = 3 if cell.checkpoint.name == "none" or auto else 4
     replay = {"dense": 0, "replay": 0, "hybrid": 1}.get(cell.logprob.name, 0)
     forward = (passes + replay) * _forward(cell, lengths, read_out_all=False)
     if cell.checkpoint.name in SHARED_PREFIX:
@@ -142,29 +159,18 @@ def update_flops(cell: Cell, lengths: Sequence[tuple[int, int]]) -> float:
 
 
 def _forward(cell: Cell, lengths: Sequence[tuple[int, int]], *, read_out_all: bool) -> float:
-    model = cell.model
-    rows = sum(prompt + response - 1 for prompt, response in lengths)
-    pairs = sum((prompt + response - 1) * (prompt + response) / 2 for prompt, response in lengths)
-    width = model.num_attention_heads * model.head_dim
-    layers = model.total_ut_steps * model.num_hidden_layers
+    rows = [prompt + response - 1 for prompt, response in lengths]
     read_out = _read_out(cell, lengths, every_loop=_rltt(cell) and not read_out_all)
-    return 2 * layers * (rows * _layer_weights(model) + 2 * pairs * width) + read_out
+    return loops_flops(cell.model, rows=sum(rows), pairs=sum(map(causal_pairs, rows))) + read_out
 
 
 def _read_out(cell: Cell, lengths: Sequence[tuple[int, int]], *, every_loop: bool) -> float:
-    model = cell.model
-    labels = sum(response for _, response in lengths) * (model.total_ut_steps if every_loop else 1)
-    return 2 * labels * model.hidden_size * model.vocab_size
+    labels = sum(response for _, response in lengths)
+    return readout_flops(cell.model, labels * (cell.model.total_ut_steps if every_loop else 1))
 
 
 def _rltt(cell: Cell) -> bool:
     return cell.algorithm.name == "rltt"
-
-
-def _layer_weights(model: Model) -> int:
-    queries = model.num_attention_heads * model.head_dim
-    keys = model.num_key_value_heads * model.head_dim
-    return model.hidden_size * (2 * queries + 2 * keys + 3 * model.intermediate_size)
 
 
 @lru_cache(maxsize=256)
