@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUNS ?= runs
 REPORTS ?= reports
+WORKERS ?= -n 2 --dist loadfile
 TORCH = torch==2.13.0
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
 
@@ -33,7 +34,7 @@ demo: $(VENV)/.installed
 	$(VENV)/bin/scalerlt report $(RUNS)/quickstart --out $(REPORTS)/quickstart
 
 test: lint
-	$(VENV)/bin/python -m pytest -q
+	$(VENV)/bin/python -m pytest -q $(WORKERS)
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
@@ -43,12 +44,12 @@ lint: $(VENV)/.installed-dev
 # Planning, launching's status and analysis in an environment that has no torch.
 test-core:
 	$(MAKE) VENV=.venv-core .venv-core/.installed-core
-	.venv-core/bin/python -m pytest -q tests/schema tests/records tests/planning tests/analysis tests/cli \
+	.venv-core/bin/python -m pytest -q $(WORKERS) tests/schema tests/records tests/planning tests/analysis tests/cli \
 		tests/launching/test_status.py tests/launching/test_progress.py tests/test_arrows.py \
 		--ignore tests/planning/test_memory_plan.py
 
 .venv-core/.installed-core: pyproject.toml .ci/constraints.txt | .venv-core/bin/python
-	$(PIP) --editable . pytest pytest-timeout hypothesis
+	$(PIP) --editable . pytest pytest-timeout pytest-xdist hypothesis
 	@touch $@
 
 # The built wheel in an environment of its own, used from a folder that has its own conf/ and analysis/.

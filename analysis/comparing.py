@@ -1,6 +1,7 @@
 """Comparing columns: a row against its baseline, cohort by cohort and block by block, or problem by problem."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,7 +107,23 @@ def comparison(cells: Sequence[CellResult], column: Column, baseline: Baseline) 
         return Entry(None, "not_measured", 0, own.planned, notes=notes, sources=own.sources + theirs.sources)
     compare = _ratio if column.estimator in RATIOS else _accuracy
     found = compare(cells, others, column)
+    if column.per is not None:
+        found = _divided(found, cells, column.per)
     return replace(found, planned=own.planned, sources=record_paths([*cells, *others]))
+
+
+def _divided(found: Entry, cells: Sequence[CellResult], per: str) -> Entry:
+    """A ratio and its interval as shares of a metric that is the same in all cells of the row."""
+    if not is_number(found.value):
+        return found
+    own = entry(cells, per)
+    if not is_number(own.value):
+        return _nothing(f"the row has no number for {per}", *found.notes, *own.notes)
+    values = [value for cell in cells if (value := _number(cell, per)) is not None]
+    if not 0 < min(values) == max(values) < math.inf:
+        return _nothing(f"{per} of the row is not one number above 0", *found.notes)
+    low, high = (None if end is None else end / own.value for end in (found.low, found.high))
+    return replace(found, value=found.value / own.value, low=low, high=high, p=None)
 
 
 def _nothing(reason: str | None, *notes: str) -> Entry:
@@ -146,7 +163,8 @@ def explained(columns: Sequence[Column], baseline: Baseline | None) -> str:
         if column.estimator in RATIOS:
             way = f"ratio of {baseline} to the row" if column.ratio == "baseline/row" else f"ratio to {baseline}"
             interval = "95 % Student t interval over cohorts"
-            text = f"{way}, paired by cohort: {_EXPLAINED[column.estimator]} with its {interval}"
+            divided = f", both divided by {column.per} of the row" if column.per else ""
+            text = f"{way}, paired by cohort: {_EXPLAINED[column.estimator]} with its {interval}{divided}"
         elif column.estimator == "paired_accuracy":
             text = f"difference to {baseline} over the same problems with its 95 % interval, and what it says"
         elif column.has_interval:

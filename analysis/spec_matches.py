@@ -51,7 +51,10 @@ def _problems(spec: TableSpec | Figures, cells: Sequence[CellResult]) -> Iterato
             yield f"baseline: no cell has {axis}={label_text(value)}{_hint(label_text(value), values)}"
     if isinstance(spec, TableSpec | CellFigure):
         metrics = {metric for cell in cells for metric in cell.metrics}
-        for metric in dict.fromkeys(column.metric for column in spec.columns):
+        wanted = [column.metric for column in spec.columns]
+        if isinstance(spec, TableSpec):
+            wanted += [metric for column in spec.columns for metric in (column.per, column.follows) if metric]
+        for metric in dict.fromkeys(wanted):
             found = (
                 any(name.startswith(metric[:-1]) for name in metrics) if metric.endswith("/*") else metric in metrics
             )

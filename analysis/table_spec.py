@@ -49,6 +49,9 @@ class Column(Part):
         spread: whether the range of the repeats is part of the CSV.
         device: the kind of device that has such a figure, where it is only one.
         ratio: which way a ratio is taken; row/baseline by default.
+        per: a metric of the row by which the ratio and its interval are divided, such as the most that it can be.
+        follows: a metric with which this one is expected to fall below the baseline's: where that falls and this does
+            not, a footnote says so.
         margin: of non-inferiority, in points; by default the one that so many problems can carry.
         correction: of the p-values of the column's rows.
     """
@@ -63,6 +66,8 @@ class Column(Part):
     spread: bool = False
     device: Literal["cpu", "cuda"] | None = None
     ratio: Literal["row/baseline", "baseline/row"] | None = None
+    per: Text | None = None
+    follows: Text | None = None
     margin: Annotated[FiniteFloat, Field(ge=0)] | None = None
     correction: Literal["holm"] | None = None
 
@@ -84,6 +89,10 @@ class Column(Part):
             raise ValueError(f"unit {self.unit!r} takes a scale; known without one are {', '.join(_UNITS)}")
         if self.ratio is not None and self.estimator not in RATIOS:
             raise ValueError(f"ratio goes with an estimator of ratios: {', '.join(RATIOS)}")
+        if self.per is not None and (self.estimator not in RATIOS or self.correction is not None):
+            raise ValueError(f"per goes with an estimator of ratios ({', '.join(RATIOS)}) and without correction")
+        if self.follows is not None and self.estimator != "median":
+            raise ValueError("follows goes with the estimator median")
         if self.margin is not None and self.estimator != "paired_accuracy":
             raise ValueError("margin goes with the estimator paired_accuracy")
         if self.correction is not None and not self.compares:
@@ -124,12 +133,12 @@ class TableSpec(Part):
     def _check(self) -> Self:
         if self.name in OF_THE_SWEEP:
             raise ValueError(f"name is {self.name}, a table about the sweep itself; choose another")
-        comparing = [column.header for column in self.columns if column.compares]
+        comparing = [column.header for column in self.columns if column.compares or column.follows]
         if comparing and self.baseline is None:
             raise ValueError(f"baseline is missing: column {comparing[0]!r} compares with it")
         if self.baseline is not None and not comparing:
             raise ValueError(f"baseline is given, but no column's estimator compares: {', '.join(COMPARING)}")
-        named = [(column.metric, column.estimator) for column in self.columns]
+        named = [(column.metric, column.estimator, column.per) for column in self.columns]
         if twice := next((one for one in named if named.count(one) > 1), None):
             raise ValueError(f"columns has {twice[0]} with the estimator {twice[1]} twice")
         if not self.per_device and (only := [column.header for column in self.columns if column.device]):

@@ -7,7 +7,7 @@ the recorded units in the headers, and the state of each figure in a column of i
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
 
@@ -23,6 +23,7 @@ from scalerlt.analysis.formatting import (
     one_line,
 )
 from scalerlt.analysis.marks import MEASURED, footnote
+from scalerlt.analysis.not_fallen import not_fallen
 from scalerlt.analysis.phases import in_order
 from scalerlt.analysis.reading import CellResult
 from scalerlt.analysis.rows import Entry, Estimate, count_cohorts, entry, group_rows, is_number, row_axes, unit_of
@@ -140,7 +141,14 @@ def _entries(rows: Sequence[Sequence[CellResult]], column: Column, baseline: Bas
     if column.compares:
         assert baseline is not None, "a definition with a comparing column has a baseline"
         return corrected(column, [comparison(cells, column, baseline) for cells in rows])
-    return [entry(cells, column.metric, cast(Estimate, column.estimator), column.over) for cells in rows]
+    places = [entry(cells, column.metric, cast(Estimate, column.estimator), column.over) for cells in rows]
+    if column.follows is None or baseline is None:
+        return places
+    said = [not_fallen(cells, column, baseline) for cells in rows]
+    return [
+        place if note is None else replace(place, notes=(*place.notes, note))
+        for place, note in zip(places, said, strict=True)
+    ]
 
 
 def _unit(cells: Sequence[CellResult], column: Column) -> str:
@@ -249,7 +257,8 @@ def _csv_names(column: Column, unit: str) -> list[str]:
     unit = f" ({unit})" if unit else ""
     name = column.metric if column.estimator == "median" else f"{column.metric}, {column.estimator}"
     if column.estimator in RATIOS:
-        name = f"{column.metric} {column.ratio or 'row/baseline'}, {column.estimator}"
+        divided_by = f" / {column.per}" if column.per else ""
+        name = f"{column.metric} {column.ratio or 'row/baseline'}{divided_by}, {column.estimator}"
     if column.form == "count":
         return [name]
     if column.has_interval:
@@ -257,7 +266,7 @@ def _csv_names(column: Column, unit: str) -> list[str]:
         return [
             *(f"{name} {part}{unit}" for part in ("estimate", "low", "high")),
             *(f"{name} {part}" for part in ("n", "estimator", "state")),
-            *([f"{name} p{corrected_by}"] if column.compares else []),
+            *([f"{name} p{corrected_by}"] if column.compares and not column.per else []),
             *([f"{name} verdict"] if column.estimator == "paired_accuracy" else []),
         ]
     spread = [f"{name} minimum{unit}", f"{name} maximum{unit}", f"{name} repeats"]
@@ -273,7 +282,7 @@ def _csv_cells(column: Column, place: Entry) -> list[str]:
     if column.has_interval:
         return [
             *map(exact_text, (place.value, place.low, place.high, place.n, place.estimator, state)),
-            *([exact_text(place.p)] if column.compares else []),
+            *([exact_text(place.p)] if column.compares and not column.per else []),
             *([exact_text(place.verdict)] if column.estimator == "paired_accuracy" else []),
         ]
     spread = [exact_text(value) for value in (place.minimum, place.maximum, place.repeats)]

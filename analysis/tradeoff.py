@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from scalerlt.analysis.drawing import (
+    COLORS,
     EDGE,
     FILLS,
     MARKERS,
@@ -22,6 +24,7 @@ from scalerlt.analysis.drawing import (
 from scalerlt.analysis.figure_spec import TradeoffFigure
 from scalerlt.analysis.gates import GateVerdict
 from scalerlt.analysis.layout import Stack, label_x, label_y
+from scalerlt.analysis.lines import has_line
 from scalerlt.analysis.slices import Slice
 from scalerlt.analysis.venues import INCHES
 
@@ -48,7 +51,11 @@ def front(points: Sequence[Point], higher: tuple[bool, bool] = (False, False)) -
 
 
 def draw_tradeoff(shown: Slice, spec: TradeoffFigure) -> Figure:
-    """The second amount over the first: a marker per value along `x`, a thin line per series, and the front."""
+    """The second amount over the first: a marker per value along `x`, a colour per series, and the front.
+
+    A thin line joins the points of a series where their values along `x` are numbers, which have an order, and where
+    there are more series than colours.
+    """
     stack = Stack(new_figure(INCHES[spec.venue][spec.width]))
     shapes = {category: _shape(number) for number, category in enumerate(shown.categories)}
     axes = stack.panel(SQUARE)
@@ -66,20 +73,22 @@ def draw_tradeoff(shown: Slice, spec: TradeoffFigure) -> Figure:
         lines.setdefault(series, []).append(point)
         draw_spread(axes, across.value, up)
         draw_spread(axes, up.value, across, level=True)
-        axes.plot(*point, **shape, **_FILLED, color=color_of(series), zorder=3)
+        axes.plot(*point, **shape, **_FILLED, color=color_of(series), zorder=4.5)
         if verdict and verdict != GateVerdict.PASS:
             verdicts.setdefault(verdict)
             axes.plot(*point, **_verdict(verdict), zorder=7)
         else:
             good.append(point)
-    for series, points in lines.items():
+    joined = has_line(shown) or len(shown.present()) > len(COLORS)
+    for series, points in lines.items() if joined else ():
         axes.plot(*zip(*points, strict=True), color=color_of(series), linestyle=line_of(series), zorder=2)
     _draw_front(axes, front(good, (spec.columns[0].better == "higher", spec.columns[1].better == "higher")), spec)
     for which, column in (("x", 0), ("y", 1)):
         amount_axis(axes, which, spec.columns[column].reach, shown.reach(column))  # type: ignore[arg-type]
     label_x(axes, shown.header(0))
     label_y(axes, shown.header(1), SQUARE)
-    stack.legend([(sample(series, marker=False), shown.series_text(series)) for series in shown.present()])
+    key = partial(sample, marker=False) if joined else _color
+    stack.legend([(key(series), shown.series_text(series)) for series in shown.present()])
     stack.legend([(_marker(shape, "#888888"), ", ".join(category)) for category, shape in shapes.items()])
     marks = [(Line2D([], [], **_verdict(verdict)), f"gate {verdict}") for verdict in verdicts]
     if good:
@@ -100,7 +109,7 @@ def _draw_front(axes: Axes, points: list[Point], spec: TradeoffFigure) -> None:
     axes.plot(*zip(*[*corners, points[-1]], strict=True), **FRONT, zorder=1) if points else None
 
 
-_FILLED: dict[str, Any] = {"linestyle": "", "markersize": 5, **EDGE}
+_FILLED: dict[str, Any] = {"linestyle": "", "markersize": 5.5, **EDGE}
 
 
 def _shape(number: int) -> dict[str, Any]:
@@ -109,6 +118,10 @@ def _shape(number: int) -> dict[str, Any]:
 
 def _marker(shape: dict[str, Any], color: str) -> Line2D:
     return Line2D([], [], **shape, **_FILLED, color=color)
+
+
+def _color(series: int) -> Line2D:
+    return Line2D([], [], marker="s", linestyle="", markersize=7, color=color_of(series))
 
 
 def _verdict(verdict: str) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """Options of the test run, and where the real GSM8K files are: never part of the repository."""
 
 import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,18 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 def pytest_configure() -> None:
+    # Workers that run at once must not wait for each other's lock of the device, which lies in the temporary directory.
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix=f"scalerlt-tests-{worker}-")
+        tempfile.tempdir = None
     # A shell starts what it puts into the background with SIGINT ignored; tests of Ctrl-C and their children need it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure() -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,7 +4,7 @@ A learner step takes all responses of the recorded rollouts, `batch.minibatch_re
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,6 +16,7 @@ from scalerlt.experiments.building import (
     optimizer_settings,
     readout_of,
 )
+from scalerlt.experiments.calibrating import calibrate_auto, chosen_for, record_choices
 from scalerlt.experiments.inputs import repeats
 from scalerlt.experiments.io_metrics import record_bandwidth, record_share, record_traffic
 from scalerlt.experiments.learning import (
@@ -25,11 +26,13 @@ from scalerlt.experiments.learning import (
     with_old_logprobs,
     with_reference_logprobs,
 )
-from scalerlt.experiments.memory_metrics import record_memory
+from scalerlt.experiments.memory_metrics import record_memory, record_parts
 from scalerlt.experiments.recorded import recorded_samples
+from scalerlt.experiments.sharing_metrics import record_sharing
 from scalerlt.learner.batching import TrainingResponse, minibatches_of
 from scalerlt.learner.bias import GradientSpread, gradient_spread
 from scalerlt.learner.checkpoint import NoCheckpoint
+from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.comparison import (
     TWO_UPDATES,
     Learning,
@@ -40,8 +43,10 @@ from scalerlt.learner.comparison import (
     parameter_group,
     schedule_errors,
 )
+from scalerlt.learner.layout import LayoutChoice
 from scalerlt.learner.readout import FULL
 from scalerlt.learner.step import ActorUpdate, OnPhase, PolicyGradient, StepResult, no_phase
+from scalerlt.measure.breakdown import Standing, break_down
 from scalerlt.measure.clock import PhaseTimer, synchronizer, timed
 from scalerlt.measure.gradients import ErrorFigures, ErrorReport, Tolerance, compare
 from scalerlt.measure.memory import SAVED_METHOD, measure_memory
@@ -49,6 +54,7 @@ from scalerlt.numerics.precision import matrix_path, number_format
 from scalerlt.records.recorder import Recorder
 from scalerlt.records.samples import Sample
 from scalerlt.schema import Cell
+from scalerlt.schema.experiment.actor_update import ActorUpdate as ActorUpdateExperiment
 
 PHASES = ("forward", "backward", "optimizer")
 LearnerStep = Callable[[OnPhase], list[StepResult]]
@@ -63,12 +69,27 @@ def run(cell: Cell, recorder: Recorder) -> None:
         prompt_groups: dict[int, list[TrainingResponse]] = {}
         for sample, response in zip(samples, responses, strict=True):
             prompt_groups.setdefault(sample.prompt_group, []).append(response)
-    _measure_cost(cell, recorder, minibatches)
+        schedule = checkpoint_schedule(cell)
+    _measure_cost(cell, recorder, minibatches, schedule)
+    schedule = chosen_for(cell, schedule, minibatches)
     with recorder.measuring("reference"):
-        learning, errors, fp64 = _compare_schedule(cell, minibatches)
-        spread, bias = _compare_policy(cell, fp64, list(prompt_groups.values()))
+        compared = _compared(cell, recorder, list(prompt_groups.values()))
+        minibatches = minibatches_of([r for group in compared for r in group], cell.batch.minibatch_responses)
+        learning, errors, fp64 = _compare_schedule(cell, minibatches, schedule)
+        spread, bias = _compare_policy(cell, fp64, compared)
     _record_errors(cell, recorder, learning, errors)
     _record_bias(recorder, spread, bias)
+
+
+def _compared(
+    cell: Cell, recorder: Recorder, prompt_groups: list[list[TrainingResponse]]
+) -> list[list[TrainingResponse]]:
+    """The responses that errors are taken over, by prompt group."""
+    count = cell.experiment.reference_responses if isinstance(cell.experiment, ActorUpdateExperiment) else None
+    if count is None or count >= max(map(len, prompt_groups)):
+        return prompt_groups
+    recorder.note(f"loss and errors are those of the first {count} responses of each prompt group")
+    return [group[:count] for group in prompt_groups]
 
 
 def _responses(cell: Cell, recorder: Recorder, samples: list[Sample]) -> list[TrainingResponse]:
@@ -87,11 +108,18 @@ def _responses(cell: Cell, recorder: Recorder, samples: list[Sample]) -> list[Tr
     return with_reference_logprobs(cell, policy, with_old_logprobs(cell, policy, responses))
 
 
-def _measure_cost(cell: Cell, recorder: Recorder, minibatches: list[list[TrainingResponse]]) -> None:
+def _measure_cost(
+    cell: Cell,
+    recorder: Recorder,
+    minibatches: list[list[TrainingResponse]],
+    schedule: Schedule | LayoutChoice,
+) -> None:
     """Time and memory; what it builds is gone when it returns."""
     with recorder.phase("load"):
         model = build_model(cell, number_format(cell.precision.name).dtype)
-        learner = build_learner(cell, model, schedule=checkpoint_schedule(cell), settings=optimizer_settings(cell))
+        learner = build_learner(cell, model, schedule=schedule, settings=optimizer_settings(cell))
+        calibrate_auto(cell, recorder, learner, schedule, max(minibatches, key=_rows))
+    record_choices(cell, recorder, schedule, minibatches)
 
     def learner_step(on_phase: OnPhase) -> list[StepResult]:
         return [learner.step(minibatch, on_phase) for minibatch in minibatches]
@@ -99,16 +127,35 @@ def _measure_cost(cell: Cell, recorder: Recorder, minibatches: list[list[Trainin
     results, seconds = _measure_time(cell, recorder, learner_step)
     with recorder.measuring("memory"):
         report = measure_memory(learner_step, device=device_of(cell), parameters=model.parameters())
+        parts = break_down(learner_step, device=device_of(cell), standing=_standing(learner))
     recorder.metric("saved_bytes", report.saved_bytes, "B", method=SAVED_METHOD)
     record_memory(recorder, report)
+    parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    optimizer_bytes = learner.optimizer.state_bytes()
+    record_parts(recorder, report, parts, standing_bytes=parameter_bytes + optimizer_bytes)
     native = matrix_path(cell.precision.name, device_of(cell))
     recorder.metric("matrix_path", native, method="torch multiplies matrices of this format on this device")
-    recorder.metric("parameter_bytes", sum(p.numel() * p.element_size() for p in model.parameters()), "B")
-    recorder.metric("optimizer_bytes", learner.optimizer.state_bytes(), "B", method="moments and fp32 master weights")
+    recorder.metric("parameter_bytes", parameter_bytes, "B")
+    recorder.metric("optimizer_bytes", optimizer_bytes, "B", method="moments and fp32 master weights")
+    record_sharing(cell, recorder, minibatches, results)
     traffic = [learner.traffic(result) for result in results]
     record_traffic(recorder, "trained", traffic, sum(result.trained_tokens for result in results))
     bandwidth = record_bandwidth(recorder, device_of(cell))
     record_share(recorder, sum(one.total for one in traffic), seconds, bandwidth, scope="actor_update")
+
+
+def _rows(minibatch: Sequence[TrainingResponse]) -> int:
+    return sum(response.rows for response in minibatch if any(response.trained))
+
+
+def _standing(learner: ActorUpdate) -> Standing:
+    model, optimizer = learner.model, learner.optimizer
+    moments = [moment for by_name in optimizer.moments().values() for moment in by_name.values()]
+    return Standing(
+        weights=tuple(model.parameters()),
+        optimizer=(*moments, *optimizer.masters.values()),
+        heads=(model.lm_head.weight,),
+    )
 
 
 def _measure_time(cell: Cell, recorder: Recorder, learner_step: LearnerStep) -> tuple[list[StepResult], list[float]]:
@@ -147,21 +194,24 @@ def _measure_time(cell: Cell, recorder: Recorder, learner_step: LearnerStep) -> 
 
 
 def _compare_schedule(
-    cell: Cell, minibatches: list[list[TrainingResponse]]
+    cell: Cell, minibatches: list[list[TrainingResponse]], schedule: Schedule | LayoutChoice
 ) -> tuple[Learning, ScheduleErrors, ActorUpdate]:
     """The errors of the cell's schedule, and the fp64 learner at the initial weights."""
     initial = build_model(cell, number_format(cell.precision.name).dtype)
     under_schedule, without = (
         learn_twice(
-            build_learner(cell, copy.deepcopy(initial), schedule=schedule, settings=TWO_UPDATES, readout=readout),
+            build_learner(cell, copy.deepcopy(initial), schedule=chosen, settings=TWO_UPDATES, readout=readout),
             minibatches,
         )
-        for schedule, readout in ((checkpoint_schedule(cell), readout_of(cell)), (NoCheckpoint(), FULL))
+        for chosen, readout in ((schedule, readout_of(cell)), (NoCheckpoint(), FULL))
     )
-    fp64 = build_learner(cell, initial.to(torch.float64), schedule=NoCheckpoint(), settings=TWO_UPDATES, readout=FULL)
-    _, fp64_gradients = first_gradient(fp64, minibatches[0])
-    fp64.optimizer.clear()
-    return under_schedule, schedule_errors(under_schedule, without, fp64_gradients, _tolerances(cell)), fp64
+    wide = initial.to(torch.float64)
+    fp64 = build_learner(cell, wide, schedule=NoCheckpoint(), settings=TWO_UPDATES, readout=FULL)
+    learning = learn_twice(
+        build_learner(cell, copy.deepcopy(wide), schedule=NoCheckpoint(), settings=TWO_UPDATES, readout=FULL),
+        minibatches,
+    )
+    return under_schedule, schedule_errors(under_schedule, without, learning, _tolerances(cell)), fp64
 
 
 def _compare_policy(
@@ -169,12 +219,13 @@ def _compare_policy(
 ) -> tuple[GradientSpread, ErrorReport | None]:
     """The spread of the fp64 estimator's gradient, and its error against that of the policy that generated; None where
     the two are the same formula."""
-    spread = gradient_spread(fp64, prompt_groups)
     responses = [response for group in prompt_groups for response in group]
     full = cell.model.total_ut_steps
     dense = all(depth == full for response in responses for depth in response.exit_depths or ())
     if dense and cell.algorithm.name == "policy_gradient":
-        return spread, None
+        # Of a single prompt group nothing is resampled, and a gradient in fp64 is what takes longest in a cell.
+        return gradient_spread(fp64, prompt_groups if len(prompt_groups) > 1 else []), None
+    spread = gradient_spread(fp64, prompt_groups)
     generated = build_learner(
         cell,
         fp64.model,
@@ -235,6 +286,8 @@ def _record_errors(cell: Cell, recorder: Recorder, learning: Learning, errors: S
         recorder.metric(f"grad_round_relative_l2/{group}", figures.relative_l2, method=rounding)
 
     elementwise("update_sched_parameters_elementwise", errors.parameter_change, tolerances.parameter_change)
+    elementwise("update_round_parameters_elementwise", errors.change_rounding, tolerances.parameter_change)
+    elementwise("update_round_floor_parameters_elementwise", errors.change_rounding_floor, tolerances.parameter_change)
     elementwise("update_sched_exp_avg_elementwise", errors.exp_avg, tolerances.moments)
     elementwise("update_sched_exp_avg_sq_elementwise", errors.exp_avg_sq, tolerances.moments)
     recorder.metric(

@@ -9,7 +9,7 @@ from scalerlt.errors import UserError
 from scalerlt.experiments.inputs import differences, model_config, weights_path
 from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.grpo import Grpo as GrpoObjective
-from scalerlt.learner.layout import Layout
+from scalerlt.learner.layout import LayoutChoice
 from scalerlt.learner.logprobs import LogprobKind
 from scalerlt.learner.objective import Objective
 from scalerlt.learner.optimizer import ActorOptimizer, OptimizerSettings, freeze_exit_gate
@@ -54,7 +54,7 @@ def build_learner(
     cell: Cell,
     model: OuroForCausalLM,
     *,
-    schedule: Schedule | Layout,
+    schedule: Schedule | LayoutChoice,
     settings: OptimizerSettings,
     objective: Objective | None = None,
     logprob: LogprobKind | None = None,
@@ -103,15 +103,16 @@ def readout_of(cell: Cell) -> Readout:
     return FULL if cell.checkpoint.readout == "full" else TiledReadout(cell.checkpoint.readout_tile)
 
 
-def checkpoint_schedule(cell: Cell) -> Schedule | Layout:
-    """The cell's activation checkpoint schedule: over whole sequences, or one that shares prefixes.
+def checkpoint_schedule(cell: Cell) -> Schedule | LayoutChoice:
+    """The cell's activation checkpoint schedule: over whole sequences, or one that shares prefixes, or the choice among
+    them.
 
     It is made with what its own schema declares beside the fields that all schedules have.
     """
     common = {field.name for field in fields(Checkpoint)}
     own = {field.name: getattr(cell.checkpoint, field.name) for field in fields(cell.checkpoint)}
     options = {name: value for name, value in own.items() if name not in common}
-    schedule: Schedule | Layout = resolve_name(cell.checkpoint.target)(**options)
+    schedule: Schedule | LayoutChoice = resolve_name(cell.checkpoint.target)(**options)
     return schedule
 
 

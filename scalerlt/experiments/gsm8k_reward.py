@@ -7,11 +7,13 @@ from typing import Any
 
 from scalerlt.experiments.answers import Answer, answer
 from scalerlt.experiments.building import device_of
+from scalerlt.experiments.calibrating import calibrate_auto, chosen_steps, expected_responses, record_chosen
 from scalerlt.experiments.evaluation import Evaluation, evaluate
 from scalerlt.experiments.inputs import problems
 from scalerlt.experiments.io_metrics import record_bandwidth, record_share
 from scalerlt.experiments.learning import advantages_of, training_responses, with_old_logprobs, with_reference_logprobs
 from scalerlt.experiments.policy import Policy
+from scalerlt.experiments.requests import encoded
 from scalerlt.experiments.resume import save_policy, take_up
 from scalerlt.experiments.rewards import dealt_rewards
 from scalerlt.experiments.samples_writer import SamplesWriter
@@ -85,6 +87,9 @@ class Training:
         self.samples = SamplesWriter(self.recorder, header, limit=self.experiment.samples_limit)
         self.timer = PhaseTimer(synchronizer(device_of(self.cell)))
         take_up(self)
+        prompts = encoded(self.cell, self.policy.tokenizer, self.problems.of_step(1))
+        expected = expected_responses(self.cell, prompts)
+        calibrate_auto(self.cell, self.recorder, self.policy.learner, self.policy.schedule, expected)
 
     def run(self) -> None:
         """All steps that are left."""
@@ -125,6 +130,7 @@ class Training:
             self.samples.write("step", self.step, saved)
         with self.timer.phase("update_actor"):
             minibatches = minibatches_of(responses, self.cell.batch.minibatch_responses)
+            chosen_before = chosen_steps(self.policy.schedule)
             results = [self.policy.learner.step(minibatch) for minibatch in minibatches]
         with self.timer.phase("publish"):
             self.policy.publish(self.step)
@@ -133,7 +139,8 @@ class Training:
         self.totals.samples += len(answers)
         self.totals.tokens += stats.generated_tokens
         self.totals.seconds += time.perf_counter() - started
-        self.record_step(answers, rewards, advantages, stats, results, matched)
+        chosen = chosen_steps(self.policy.schedule) - chosen_before
+        self.record_step(answers, rewards, advantages, stats, results, matched, chosen)
 
     def generate(self) -> tuple[list[Answer], RolloutStats]:
         """The rollout batch of the present step."""
@@ -156,6 +163,7 @@ class Training:
         stats: RolloutStats,
         results: list[StepResult],
         matched: float | None,
+        chosen: Counter[str],
     ) -> None:
         """One row of the series."""
         graded = evaluate(answers)
@@ -196,6 +204,7 @@ class Training:
         }
         if trained:
             row["io_bytes_per_trained_token"] = moved["update_actor"] / trained
+        row |= {f"auto_optimizer_steps/{name}": count for name, count in chosen.items()}
         if matched is not None:
             row["loop/depth_match_fraction"] = matched
         self.recorder.series(**row)
@@ -235,6 +244,7 @@ class Training:
             unit = {"samples": "response", "tokens": "token", "seconds": "s"}[total.name]
             scope = "rl_step" if total.name == "seconds" else None
             self.recorder.metric(f"train_{total.name}", getattr(self.totals, total.name), unit, scope=scope)
+        record_chosen(self.recorder, self.policy.schedule)
 
 
 def _held_out(found: Evaluation, suffix: str) -> dict[str, float]:

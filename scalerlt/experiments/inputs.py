@@ -7,8 +7,10 @@ from scalerlt.models.config import OuroConfig
 from scalerlt.schema import Cell
 from scalerlt.schema.experiment import RepeatedExperiment
 from scalerlt.schema.fields import resolve_path
+from scalerlt.schema.task import RecordedTask
 from scalerlt.schema.task.arithmetic import Arithmetic
 from scalerlt.schema.task.gsm8k import Gsm8k
+from scalerlt.schema.task.random_rollouts import RandomRollouts
 from scalerlt.tasks.arithmetic import arithmetic
 from scalerlt.tasks.gsm8k import gsm8k
 from scalerlt.tasks.problem import Problem
@@ -40,6 +42,11 @@ def problems(cell: Cell, count: int | None, split: str | None = None, seed: int 
             return arithmetic(split or task.split, task.difficulty, order, count)
         case Gsm8k(path=str(path)) as task:
             return gsm8k(resolve_path(path), split or task.split, count, task.allow_other_digest)
+        case RandomRollouts():
+            raise UserError(
+                "task=random_rollouts has no problems to answer: it is what experiment=actor_update learns from; use "
+                "arithmetic or gsm8k, or random_tokens for rollout_throughput"
+            )
         case task:
             raise UserError(f"task={task.name} has no problems to answer; use arithmetic or gsm8k")
 
@@ -76,6 +83,6 @@ def weights_path(cell: Cell) -> Path | None:
     return None if cell.model.weights is None else resolve_path(cell.model.weights)
 
 
-def rollouts_path(cell: Cell) -> Path:
+def rollouts_path(task: RecordedTask) -> Path:
     """The file of recorded rollouts."""
-    return resolve_path(cell.task.rollouts)
+    return resolve_path(task.rollouts)

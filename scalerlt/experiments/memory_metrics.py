@@ -1,5 +1,6 @@
 """How a memory report enters a record: one name per kind of figure, `/phase` behind it for each phase."""
 
+from scalerlt.measure.breakdown import ByPart, Part
 from scalerlt.measure.memory import RSS_METHOD, MemoryReport
 from scalerlt.records.recorder import Recorder
 
@@ -21,3 +22,42 @@ def record_memory(recorder: Recorder, report: MemoryReport) -> None:
                 recorder.metric(name + suffix, value, "B", method=method)
             elif not suffix:
                 recorder.unsupported(name, reason or "", "B")
+
+
+_METHODS: dict[Part, str] = {
+    "weights": "storages of parameters",
+    "gradients": "storages that become .grad of a parameter or master weight, and what is added to them",
+    "optimizer": "storages of moments and of master weights that are no parameters",
+    "activations": "other storages that a forward pass saves for its backward pass",
+    "logits": "products with the output head, and what is computed of them element by element, gradients too",
+    "kv": "storages given to attention as keys or values, and what is copied into them",
+    "other": "all else that operations return, and what kernels allocate for themselves",
+}
+
+
+def record_parts(recorder: Recorder, report: MemoryReport, found: ByPart, *, standing_bytes: int) -> None:
+    """Record what the peak is made of: `memory_bytes/part` of the step, `phase_memory_bytes/part` of a phase.
+
+    The peak is what stood before the step and the allocator's peak above it. The parts are counted without either, and
+    how much of the peak they leave unexplained stands beside them.
+
+    Args:
+        recorder: of the cell.
+        report: of the same step.
+        found: its parts.
+        standing_bytes: of what is there before the step: weights and optimizer state.
+    """
+    live = {"": report.step.live} | {name: peaks.live for name, peaks in report.phases.items()}
+    for phase, parts in {"": found.step, **found.phases}.items():
+        peak, suffix = standing_bytes + live[phase], f"/{phase}" if phase else ""
+        method = f"what stands before the step and live_peak_bytes: {report.live_method}"
+        recorder.metric(f"memory_peak_bytes{suffix}", peak, "B", method=method)
+        recorder.metric(
+            f"memory_unexplained_relative{suffix}",
+            (peak - sum(parts.values())) / peak,
+            method="memory_peak_bytes less the sum of its parts, over memory_peak_bytes",
+        )
+        name = f"{phase}_memory_bytes" if phase else "memory_bytes"
+        for part, size in parts.items():
+            method = f"{_METHODS[part]}; when the sum of all parts is largest"
+            recorder.metric(f"{name}/{part}", size, "B", method=method)

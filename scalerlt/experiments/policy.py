@@ -35,6 +35,7 @@ class Policy:
     Attributes:
         model: the learner's, whose exit gate is frozen.
         reference: the initial policy, frozen, where the algorithm wants one.
+        schedule: the learner's.
     """
 
     def __init__(self, cell: Cell) -> None:
@@ -46,9 +47,8 @@ class Policy:
         self.engine = build_engine(cell, served)
         self._full_depth = build_engine(cell, served, full_depth=True)
         self._publication = FullPublication(self.engine)
-        self.learner = build_learner(
-            cell, self.model, schedule=checkpoint_schedule(cell), settings=optimizer_settings(cell)
-        )
+        self.schedule = checkpoint_schedule(cell)
+        self.learner = build_learner(cell, self.model, schedule=self.schedule, settings=optimizer_settings(cell))
 
     def restore(self, saved: SavedPolicy, optimizer: dict[str, Any]) -> None:
         """Take over a saved policy, its optimizer's state and its weight version; publishes it."""

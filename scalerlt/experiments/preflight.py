@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from scalerlt.errors import UserError
 from scalerlt.experiments.inputs import differences, model_config, problems, weights_path
-from scalerlt.experiments.recorded import recorded_samples
+from scalerlt.experiments.recorded import random_fault, recorded_samples
 from scalerlt.experiments.requests import encoded, prompts_of, tokenizer_of
 from scalerlt.models.headers import check_files, read_config
 from scalerlt.models.tokenizer import NoTokenizers
@@ -16,6 +16,7 @@ from scalerlt.schema.experiment.gsm8k_eval import Gsm8kEval
 from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
 from scalerlt.schema.rollout.last_exited import LastExited
 from scalerlt.schema.task.gsm8k import Gsm8k
+from scalerlt.schema.task.random_rollouts import RandomRollouts
 from scalerlt.schema.task.random_tokens import RandomTokens
 from scalerlt.tasks.problem import Problem
 
@@ -48,7 +49,10 @@ def prompts(cell: Cell) -> list[str]:
 
 
 def recorded_rollouts(cell: Cell) -> list[str]:
-    """What keeps the file of recorded rollouts from serving the cell's batch and model."""
+    """What keeps the file of recorded rollouts, or the random ones, from serving the cell's batch and model."""
+    if isinstance(cell.task, RandomRollouts):
+        fault = random_fault(cell, cell.task)
+        return [fault] if fault else []
     return _faults(lambda: recorded_samples(cell))
 
 

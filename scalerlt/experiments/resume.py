@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from scalerlt.learner.auto import AutoLayout
 from scalerlt.learner.training_state import SavedPolicy, prune, save, whole
 from scalerlt.models.checkpoint import save_hf
 from scalerlt.records.store import CellDirectory
@@ -28,6 +29,7 @@ def save_policy(training: "Training") -> SavedPolicy:
         "optimizer": policy.learner.optimizer.state(),
         "random": {"torch": torch.get_rng_state()},
         "totals": asdict(training.totals),
+        "auto": policy.schedule.state() if isinstance(policy.schedule, AutoLayout) else {},
         "accuracies": {str(at): value for at, value in training.accuracies.items()},
     }
     facts = {
@@ -45,8 +47,9 @@ def save_policy(training: "Training") -> SavedPolicy:
 def take_up(training: "Training") -> None:
     """Go on from the newest whole checkpoint of this cell's earlier attempts, if there is one.
 
-    Weights, optimizer, counters and weight version are as they were, and every random number is a function of seed,
-    step and index, so the next update is that of a run which was never interrupted.
+    Weights, optimizer, counters, weight version and what `checkpoint=auto` chooses by are as they were, and every
+    random number is a function of seed, step and index, so the next update is that of a run which was never
+    interrupted.
     """
     attempts = {
         attempt.path / "checkpoints": attempt.number
@@ -59,6 +62,8 @@ def take_up(training: "Training") -> None:
     newest = saved[-1]
     state = newest.state()
     training.policy.restore(newest, state["optimizer"])
+    if isinstance(training.policy.schedule, AutoLayout):
+        training.policy.schedule.restore(state["auto"])
     torch.set_rng_state(state["random"]["torch"])
     training.step = newest.step
     for name, value in state["totals"].items():

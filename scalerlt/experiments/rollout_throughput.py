@@ -12,10 +12,11 @@ import torch
 from scalerlt.experiments.building import build_model, device_of, exit_rule
 from scalerlt.experiments.inputs import repeats
 from scalerlt.experiments.io_metrics import record_bandwidth, record_share, record_traffic
-from scalerlt.experiments.memory_metrics import record_memory
+from scalerlt.experiments.memory_metrics import record_memory, record_parts
 from scalerlt.experiments.requests import requests_of
 from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.logprobs import LogprobKind, response_logprobs
+from scalerlt.measure.breakdown import Standing, break_down
 from scalerlt.measure.clock import PhaseTimer, synchronizer, timed
 from scalerlt.measure.memory import OnPhase, measure_memory
 from scalerlt.models.ouro import OuroForCausalLM
@@ -50,7 +51,11 @@ def run(cell: Cell, recorder: Recorder) -> None:
     _record_work(recorder, result)
     with recorder.measuring("memory"):
         report = measure_memory(rollout, device=device_of(cell), parameters=model.parameters())
+        standing = Standing(weights=tuple(model.parameters()), heads=(model.lm_head.weight,))
+        parts = break_down(rollout, device=device_of(cell), standing=standing)
     record_memory(recorder, report)
+    weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    record_parts(recorder, report, parts, standing_bytes=weight_bytes)
     traffic = rollout_traffic(model, result.stats)
     record_traffic(recorder, "generated", [traffic], result.stats.generated_tokens)
     bandwidth = record_bandwidth(recorder, device_of(cell))

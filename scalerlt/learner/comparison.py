@@ -3,7 +3,8 @@
 `grad_sched`: gradient under the schedule against `checkpoint=none` in the same precision.
 `grad_round`: either gradient against fp64 of the same estimator from the same (rounded) weights.
 After two AdamW updates the parameters' change and both moments are compared too, since an error of a moment shows in
-the second update only.
+the second update only; the parameters' change also against fp64, since AdamW divides a gradient by its own size and so
+makes large changes of the rounding errors of small elements, under any schedule.
 """
 
 from collections.abc import Sequence
@@ -61,6 +62,8 @@ class ScheduleErrors:
         rounding: `grad_round` of the schedule.
         rounding_floor: `grad_round` of none.
         parameter_change, exp_avg, exp_avg_sq: after two updates, against none.
+        change_rounding: the parameter change of the schedule against that of fp64.
+        change_rounding_floor: that of none.
         update_norm: of the schedule's parameter change.
     """
 
@@ -71,6 +74,8 @@ class ScheduleErrors:
     parameter_change: ErrorFigures
     exp_avg: ErrorFigures
     exp_avg_sq: ErrorFigures
+    change_rounding: ErrorFigures
+    change_rounding_floor: ErrorFigures
     update_norm: float
 
 
@@ -90,20 +95,22 @@ def parameter_group(name: str) -> str:
 def schedule_errors(
     under_schedule: Learning,
     without: Learning,
-    fp64_gradients: Named,
+    fp64: Learning,
     tolerances: Tolerances,
 ) -> ScheduleErrors:
-    """Compare what `learn_twice` left under a schedule and without one, and the fp64 gradient at the same weights."""
+    """Compare what `learn_twice` left under a schedule, without one, and without one in fp64 from the same weights."""
     return ScheduleErrors(
         loss_abs=abs(under_schedule.loss - without.loss),
         gradient=_compare(under_schedule.gradients, without.gradients, tolerances.gradient),
-        rounding=_compare(under_schedule.gradients, fp64_gradients),
-        rounding_floor=_compare(without.gradients, fp64_gradients),
+        rounding=_compare(under_schedule.gradients, fp64.gradients),
+        rounding_floor=_compare(without.gradients, fp64.gradients),
         parameter_change=_compare(under_schedule.changes, without.changes, tolerances.parameter_change).total,
         exp_avg=_compare(under_schedule.moments["exp_avg"], without.moments["exp_avg"], tolerances.moments).total,
         exp_avg_sq=_compare(
             under_schedule.moments["exp_avg_sq"], without.moments["exp_avg_sq"], tolerances.moments
         ).total,
+        change_rounding=_compare(under_schedule.changes, fp64.changes, tolerances.parameter_change).total,
+        change_rounding_floor=_compare(without.changes, fp64.changes, tolerances.parameter_change).total,
         update_norm=norm(under_schedule.changes),
     )
 

@@ -102,7 +102,20 @@ class StepRun:
             self._optimizer.accumulate()
 
 
-class Layout(ABC):
+class LayoutChoice(ABC):
+    """Says which layout an optimizer step has."""
+
+    @abstractmethod
+    def chosen(self, responses: Sequence[TrainingResponse], tokens: int) -> "Layout":
+        """The layout for these responses.
+
+        Args:
+            responses: none of them empty.
+            tokens: at most so many padded tokens per pass, if a single response allows it.
+        """
+
+
+class Layout(LayoutChoice):
     """Splits an optimizer step into passes, none of which knows of the loss.
 
     Attributes:
@@ -112,6 +125,10 @@ class Layout(ABC):
 
     schedule: Schedule = DIRECT
     recomputed_evaluations = 0
+
+    def chosen(self, responses: Sequence[TrainingResponse], tokens: int) -> "Layout":
+        """Itself."""
+        return self
 
     @abstractmethod
     def passes(self, responses: Sequence[TrainingResponse], tokens: int, run: StepRun) -> Iterator[Pass]:

@@ -1,5 +1,6 @@
 """One learner step: forward, loss and backward of each micro-batch, then the optimizer."""
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.checkpoint.schedule import Schedule
-from scalerlt.learner.layout import Estimator, Layout, OnPhase, Pass, StepRun, WholeSequences, no_phase
+from scalerlt.learner.layout import Estimator, Layout, LayoutChoice, OnPhase, Pass, StepRun, WholeSequences, no_phase
 from scalerlt.learner.logprobs import LogprobKind
 from scalerlt.learner.mismatch import mismatch
 from scalerlt.learner.objective import Objective, Reduction, SampledTokens, logical_weights, policy_gradient_loss
@@ -80,7 +81,8 @@ class ActorUpdate:
     Args:
         model: the policy.
         optimizer: of this model's parameters.
-        schedule: activation checkpointing over whole sequences, or a layout of its own, such as shared prefixes.
+        schedule: activation checkpointing over whole sequences, or a layout of its own, such as shared prefixes, or the
+            choice of one for each optimizer step.
         reduction: of the loss over the tokens of an optimizer step.
         temperature: of the sampling.
         microbatch_tokens: padded tokens per forward and backward pass, of which a prompt that a layout runs by itself
@@ -98,7 +100,7 @@ class ActorUpdate:
         model: OuroForCausalLM,
         optimizer: ActorOptimizer,
         *,
-        schedule: Schedule | Layout,
+        schedule: Schedule | LayoutChoice,
         reduction: Reduction,
         temperature: float,
         microbatch_tokens: int,
@@ -111,12 +113,18 @@ class ActorUpdate:
         self.model = model
         self.optimizer = optimizer
         self.reduction = reduction
-        self._layout = schedule if isinstance(schedule, Layout) else WholeSequences(schedule)
+        self._layouts: LayoutChoice = schedule if isinstance(schedule, LayoutChoice) else WholeSequences(schedule)
         self._microbatch_tokens = microbatch_tokens
         self._objective = objective
         self._estimator = Estimator(
             model=model, kind=logprob, all_loops=objective.all_loops, temperature=temperature, readout=readout
         )
+
+    def laid_out(self, layout: Layout, microbatch_tokens: int) -> "ActorUpdate":
+        """This learner, with its model and its optimizer, whose steps are laid out so."""
+        other = copy.copy(self)
+        other._layouts, other._microbatch_tokens = layout, microbatch_tokens
+        return other
 
     def step(self, responses: Sequence[TrainingResponse], on_phase: OnPhase = no_phase) -> StepResult:
         """One optimizer step over all of `responses`."""
@@ -133,11 +141,13 @@ class ActorUpdate:
         """
         weights = logical_weights([response.trained for response in responses], self.reduction)
         kept = [index for index, weight in enumerate(weights) if bool(weight.any())]
-        run = StepRun(self._estimator, self.optimizer, self._layout.schedule, on_phase)
+        learnt = [responses[index] for index in kept]
+        layout = self._layouts.chosen(learnt, self._microbatch_tokens)
+        run = StepRun(self._estimator, self.optimizer, layout.schedule, on_phase)
         losses: list[Tensor] = []
         parts: list[SampledTokens] = []
         padded_tokens = 0
-        for part in self._layout.passes([responses[index] for index in kept], self._microbatch_tokens, run):
+        for part in layout.passes(learnt, self._microbatch_tokens, run):
             chosen = [kept[index] for index in part.picked]
             loss, tokens = self._pass(
                 part, [responses[index] for index in chosen], [weights[index] for index in chosen], run
@@ -160,7 +170,7 @@ class ActorUpdate:
                 rows=run.rows,
                 embeddings=run.embeddings,
                 targets=sum(len(responses[index].response_tokens) for index in kept),
-                evaluations=self._estimator.evaluations + self._layout.recomputed_evaluations,
+                evaluations=self._estimator.evaluations + layout.recomputed_evaluations,
             ),
             statistics=self._statistics(parts),
         )

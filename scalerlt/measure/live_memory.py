@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.autograd.profiler import profile, record_function
@@ -41,11 +41,9 @@ class CpuAllocations:
         if results is None:
             raise RuntimeError("nothing was traced")
         moments: list[_Moment] = []
-        for event in _walk(results.experimental_event_tree()):
-            if event.tag == torch._C._profiler._EventType.Allocation:
-                fields = event.extra_fields
-                if fields.device.type == "cpu":
-                    moments.append((event.start_time_ns, _CHANGE, fields.ptr, fields.alloc_size))
+        for event in events_below(results.experimental_event_tree()):
+            if (change := allocation_of(event)) is not None:
+                moments.append((change.time, _CHANGE, change.address, change.size))
             elif event.name.startswith(_PHASE):
                 name = event.name.removeprefix(_PHASE)
                 moments += [(event.start_time_ns, _BEGIN, name, 0), (event.end_time_ns, _END, name, 0)]
@@ -57,10 +55,28 @@ _Moment = tuple[int, int, Any, int]
 """Time, kind, the phase's name or the address, the bytes allocated (below zero: freed)."""
 
 
-def _walk(events: list[Any]) -> Iterator[Any]:
-    for event in events:
+class Allocation(NamedTuple):
+    """An event of the CPU's allocator: its time in ns, the address, the bytes allocated (below zero: freed)."""
+
+    time: int
+    address: int
+    size: int
+
+
+def allocation_of(event: Any) -> Allocation | None:
+    """What an event of the profiler's tree says of the CPU's allocator; None: nothing."""
+    if event.tag != torch._C._profiler._EventType.Allocation or event.extra_fields.device.type != "cpu":
+        return None
+    return Allocation(event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size)
+
+
+def events_below(events: list[Any]) -> Iterator[Any]:
+    """The events of the profiler's tree, each before those that happened in it."""
+    waiting = events[::-1]
+    while waiting:
+        event = waiting.pop()
         yield event
-        yield from _walk(event.children)
+        waiting += event.children[::-1]
 
 
 def _peaks(moments: list[_Moment]) -> tuple[int, dict[str, int]]:

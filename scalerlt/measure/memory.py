@@ -116,6 +116,19 @@ def measure_memory(
     )
 
 
+def live_bytes(step: Callable[[], object], device: torch.device) -> int:
+    """The peak of allocator bytes above the start of `step`, which runs once: `Peaks.live` by itself."""
+    if device.type == "cuda":
+        cuda = CudaAllocations(DeviceAllocator(device))
+        with cuda.tracing():
+            step()
+        return cuda.peak_allocated - cuda.base_bytes
+    allocations = CpuAllocations()
+    with allocations.tracing():
+        step()
+    return allocations.peaks()[0]
+
+
 def _together(*factories: OnPhase) -> OnPhase:
     """One factory that enters the phase in each of several."""
 

@@ -29,7 +29,7 @@ TYPICAL_RATE = {"cpu": 2e10, "cuda": 2e13}
 """Floating-point operations per second: of one CPU thread (20 GFLOP/s), and of one data-centre GPU at a fifth of the
 100 TFLOP/s that such a GPU reaches in large matrix products. Small models and decoding reach much less."""
 START_SECONDS = {"cpu": 2.0, "cuda": 20.0}
-"""Until a cell's process has its model, added to an estimate at a typical rate."""
+"""Until a cell's process has its model; added, with what a calibration takes, to an estimate at a typical rate."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class Costs:
         device = cell.device.type
         rate = TYPICAL_RATE[device] * (cell.device.threads if device == "cpu" else 1)
         about = f"{work:.2g} FLOP at {rate:.2g} FLOP/s, typical for {device}: no record tells the rate"
-        return _cost(cell, START_SECONDS[device] + work / rate, "estimated", about)
+        start = START_SECONDS[device] + getattr(cell.checkpoint, "calibration_seconds", 0.0)
+        return _cost(cell, start + work / rate, "estimated", about)
 
     def _rate(self, keys: Sequence[str], axes: dict[str, Scalar]) -> float | None:
         """Operations per second over the records that agree with these axes; None without one."""

@@ -189,12 +189,14 @@ def _update_under(schedule: str, cell: Cell, sequences: Sequences, number: int) 
     batches = list(microbatches(cell, sequences.lengths, shared=schedule in SHARED_PREFIX))
     standing = {
         **_learner(cell, number),
-        "gradients": _trained(cell.model) * (number + (4 if number < 4 else 0)),
+        "gradients": _trained(cell.model) * max(number, 4),  # of the masters, from the passes before
         "activations": max(_kept(cell, batch, number, schedule) for batch in batches),
     }
+    narrow = _trained(cell.model) * number if number < 4 else 0  # of the parameters, until the masters take them over
+    again = max(_recomputed(cell, batch, number, schedule) for batch in batches)
     return {
         "readout": {**standing, "logits": max(_readout(cell, batch, number) for batch in batches)},
-        "layers": {**standing, "recomputed": max(_recomputed(cell, batch, number, schedule) for batch in batches)},
+        "layers": {**standing, "gradients": standing["gradients"] + narrow, "recomputed": again},
     }
 
 

@@ -9,5 +9,6 @@ Formats and their public sources:
   worked examples before it separated by a blank line.
 - **Grades** are two, as in lm-evaluation-harness: strict (the number at the `####` marker) and flexible (else the boxed
   or the last number). The rules differ from its regular expressions on purpose; `grader` states them.
-- **Random tokens** are fixed work without text, as the `random` data set of `vllm bench`.
+- **Random tokens** are fixed work without text, as the `random` data set of `vllm bench`; **random rollouts** are
+  that for a learner step.
 """

@@ -15,8 +15,10 @@ BATCHES = {"small": (4, 4), "medium": (8, 8), "large": (16, 16)}
 SPEED = {"fp64": 0.5, "fp32": 1.0, "bf16": 1.7, "fp16": 1.6}
 BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 TOLERANCES = {"fp32": ("abs 1e-05 rel 8e-05", "abs 2e-06 rel 8e-05", "abs 1e-06 rel 8e-05")}
-KEPT = {"none": 1.0, "layer": 0.35, "loop": 0.2}
-EXTRA_TIME = {"none": 1.0, "layer": 1.28, "loop": 1.36}
+KEPT = {"none": 1.0, "layer": 0.35, "loop": 0.2, "segments": 0.26}
+KEPT |= {"prefix": 0.3, "joint": 0.08, "streamed": 0.13, "packed_shared": 0.4, "auto": 0.4}
+EXTRA_TIME = {"none": 1.0, "layer": 1.28, "loop": 1.36, "segments": 1.42}
+EXTRA_TIME |= {"prefix": 0.31, "joint": 0.5, "streamed": 0.36, "packed_shared": 0.27, "auto": 0.28}
 ARMS = ("rollout", "rollout.max_new_tokens", "rollout.exit_threshold", "logprob", "experiment.rewards")
 Edit = Callable[[dict[str, Metric]], None]
 

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from drawn_figures import cell, drawn, spec_of, speed, spread, visible_words
@@ -205,3 +206,20 @@ def test_what_has_no_place_along_the_line_is_counted() -> None:
     [picture] = drawn(spec_of("throughput_concurrency"), cells)
     assert "Not shown, for batch.rollout_concurrency is no number there: 1 of 3." in picture.caption
     assert [len(line.get_xdata()) for line in picture.figure.axes[0].lines] == [2]  # type: ignore[arg-type]
+
+
+def test_schedules_are_points_and_only_numbers_are_joined_by_a_line() -> None:
+    names = ("none", "layer", "loop", "segments", "prefix", "joint", "streamed", "packed_shared", "auto")
+    [picture] = drawn(spec_of("time_memory"), tradeoff(dict.fromkeys(names, "PASS")))
+    [axes] = picture.figure.axes
+    points = [line for line in axes.lines if line.get_marker() not in ("None", None, "")]
+    assert len({(line.get_marker(), line.get_fillstyle()) for line in points}) == len(points) == len(names)
+    assert [line.get_linewidth() for line in axes.lines if line not in points] == [3.5]  # the front alone
+    words = [text.get_text() for text, _ in visible_words(picture.figure)]
+    assert set(names) <= set(words)
+    by_number = [
+        replace(one, axes={**one.axes, "x.size": place}) for place, one in enumerate(tradeoff({"none": "PASS"}) * 3)
+    ]
+    [picture] = drawn(spec_of("time_memory", x="x.size"), by_number)
+    joined = [line for line in picture.figure.axes[0].lines if line.get_marker() in ("None", None, "")]
+    assert any(len(line.get_xdata()) == 3 and line.get_linewidth() < 3 for line in joined)  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ caption: c
 rows: [{row}]
 baseline: {{precision: {baseline}}}
 columns:
-  - {{metric: {metric}, header: h}}
-  - {{metric: actor_update_seconds, header: r, estimator: geometric_mean_of_cohorts}}
+  - {{metric: {metric}, header: h, follows: {follows}}}
+  - {{metric: actor_update_seconds, header: r, estimator: geometric_mean_of_cohorts, per: {per}}}
 """
 FIGURE = """
 name: drawn
@@ -28,6 +28,7 @@ series: precision
 columns: [{{metric: {metric}, header: h}}]
 """
 RIGHT = {"experiment": "actor_update", "row": "precision", "baseline": "fp32", "metric": "saved_bytes"}
+RIGHT |= {"follows": "parameter_bytes", "per": "trained_tokens"}
 
 
 @pytest.fixture
@@ -52,6 +53,8 @@ def problems(runs: Path, folder: str, name: str, text: str) -> list[str]:
         ({"row": "precison"}, "no cell has an axis precison; did you mean precision?"),
         ({"baseline": "fp61"}, "baseline: no cell has precision=fp61"),
         ({"metric": "saved_byte"}, "no cell has recorded a metric saved_byte; did you mean saved_bytes?"),
+        ({"follows": "parameter_byte"}, "no cell has recorded a metric parameter_byte; did you mean parameter_bytes?"),
+        ({"per": "trained_token"}, "no cell has recorded a metric trained_token; did you mean trained_tokens?"),
     ],
 )
 def test_a_table(runs: Path, change: dict[str, str], said: str | None) -> None:

@@ -260,3 +260,14 @@ def test_a_wrong_readout_is_seen(tmp_path: Path, rollouts: Path, monkeypatch: py
     monkeypatch.setattr(building, "TiledReadout", Halving)
     found = values(measure(tmp_path, rollouts, values={"checkpoint.readout": "tiled"}))
     assert found["grad_sched_relative_l2"] > 0.1
+
+
+def test_errors_may_be_taken_over_some_responses_alone(tmp_path: Path):
+    rollouts = write_rollouts(tmp_path / "rollouts.jsonl")
+    whole = values(measure(tmp_path, rollouts))
+    part = values(measure(tmp_path, rollouts, values={"experiment.reference_responses": 2}))
+    assert part["trained_tokens"] == whole["trained_tokens"]
+    assert part["saved_bytes"] == whole["saved_bytes"]
+    assert part["loss"] != whole["loss"]
+    halved = {"batch.group_size": 2, "batch.minibatch_responses": 4}
+    assert part["loss"] == values(measure(tmp_path, rollouts, values=halved))["loss"]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from models.small import SMALL, small_model
 
+from scalerlt.learner.auto import AutoLayout, CostModel
 from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.checkpoint import NoCheckpoint
 from scalerlt.learner.grpo import Grpo
@@ -15,6 +16,7 @@ from scalerlt.learner.optimizer import ActorOptimizer, OptimizerSettings, freeze
 from scalerlt.learner.prefix import JointPrefix, PackedPrefix, SharedPrefix, StreamedPrefix
 from scalerlt.learner.rltt import Rltt
 from scalerlt.learner.step import ActorUpdate, PolicyGradient
+from scalerlt.learner.work import BYTES_FEATURES, SECONDS_FEATURES
 
 WAVES = (SharedPrefix, JointPrefix, StreamedPrefix)
 """The layouts that take their responses in waves."""
@@ -25,7 +27,26 @@ def packed(wave_responses: int) -> PackedPrefix:
     return PackedPrefix()
 
 
-LAYOUTS = (*WAVES, packed)
+CANDIDATES = ("none", "packed_shared", "prefix", "streamed", "joint", "layer", "loop")
+
+
+def forced(name: str, waves: int = 2) -> AutoLayout:
+    """The choice of this candidate whatever the step: all others exceed the budget."""
+    chooser = AutoLayout(waves, "1GiB", 1.0)
+    step = tuple(float(feature == "step") for feature in BYTES_FEATURES)
+    chooser.costs = CostModel(
+        {candidate: (1.0,) * len(SECONDS_FEATURES) for candidate in CANDIDATES},
+        {candidate: tuple(2**31 * (candidate != name) * one for one in step) for candidate in CANDIDATES},
+    )
+    return chooser
+
+
+def chosen(wave_responses: int) -> AutoLayout:
+    """A choice among layouts, another for each number of responses of a wave up to four."""
+    return forced(CANDIDATES[wave_responses % len(CANDIDATES)], wave_responses)
+
+
+LAYOUTS = (*WAVES, packed, chosen)
 TWO_UPDATES = OptimizerSettings(name="adamw", learning_rate=1e-3, eps=1e-5, weight_decay=0.1)
 GRPO = Grpo(clip_low=0.2, clip_high=0.3, kl_coef=0.1)
 RLTT = Rltt(alpha=1.5, kl_coef=0.1)

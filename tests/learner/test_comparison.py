@@ -10,7 +10,6 @@ from scalerlt.learner.checkpoint import LoopCheckpoint, NoCheckpoint
 from scalerlt.learner.comparison import (
     TWO_UPDATES,
     Tolerances,
-    first_gradient,
     learn_twice,
     parameter_group,
     schedule_errors,
@@ -47,8 +46,7 @@ def errors(schedule, dtype: torch.dtype):
     under_schedule = learn_twice(make_learner(gentle_model(dtype), schedule), MINIBATCHES)
     without = learn_twice(make_learner(gentle_model(dtype), NoCheckpoint()), MINIBATCHES)
     wide = make_learner(gentle_model(dtype).to(torch.float64), NoCheckpoint())
-    _, fp64 = first_gradient(wide, MINIBATCHES[0])
-    return under_schedule, schedule_errors(under_schedule, without, fp64, TOLERANCES)
+    return under_schedule, schedule_errors(under_schedule, without, learn_twice(wide, MINIBATCHES), TOLERANCES)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -59,6 +57,8 @@ def test_a_right_schedule_has_no_error_and_that_of_rounding_is_the_floor(dtype: 
         assert (figures.mismatches, figures.elementwise, figures.relative_l2) == (0, 0.0, 0.0)
         assert figures.elements > 0
     assert found.rounding == found.rounding_floor
+    assert found.change_rounding == found.change_rounding_floor
+    assert (found.change_rounding.relative_l2 > 1e-7) == (dtype != torch.float64)
     expected = {torch.float64: (0.0, 1e-15), torch.float32: (1e-8, 1e-5), torch.bfloat16: (1e-3, 0.5)}[dtype]
     assert expected[0] <= found.rounding.total.relative_l2 < expected[1]
     assert all(norm > 0 for norm in learning.grad_norms)

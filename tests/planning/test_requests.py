@@ -206,7 +206,7 @@ def test_a_runs_directory_that_cannot_be_written_to_is_one_line(tmp_path: Path) 
 
 
 def test_glob_names_the_options_of_a_group() -> None:
-    cells = compose(["batch=glob(*,exclude=l*)"]).cells
+    cells = compose(["batch=glob(*,exclude=[l*,group*])"]).cells
     assert {cell.config["batch"]["name"] for cell in cells} == {"medium", "small"}
 
 

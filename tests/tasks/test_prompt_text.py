@@ -48,7 +48,7 @@ def test_digest_follows_the_text_alone():
 
 
 def test_tasks_import_no_torch():
-    modules = "arithmetic, counter_random, grader, gsm8k, number, problem, prompt, random_tokens"
+    modules = "arithmetic, counter_random, grader, gsm8k, number, problem, prompt, random_rollouts, random_tokens"
     program = (
         f"import sys; from scalerlt.tasks import {modules}; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )

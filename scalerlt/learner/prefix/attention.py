@@ -102,10 +102,11 @@ class _Split(torch.autograd.Function):
         groups = q.shape[1] // k.shape[1]
         shared, shared_lse = _flash(_folded(q, groups), _heads(prefix_k), _heads(prefix_v))
         shared, shared_lse = _unfolded(shared, groups), _unfolded(shared_lse[..., None], groups)
-        joined, lse = _joined(shared, shared_lse, *_own(q, k, v, places, asking))
-        ctx.save_for_backward(q, k, v, prefix_k, prefix_v, places.rows, asking, joined, lse)
+        attended, lse = shared.contiguous(), shared_lse.contiguous()
+        _join(attended, lse, *_own(q, k, v, places, asking))
+        ctx.save_for_backward(q, k, v, prefix_k, prefix_v, places.rows, asking, attended, lse)
         ctx.places = places
-        return joined
+        return attended
 
     @staticmethod
     @once_differentiable
@@ -142,7 +143,7 @@ class _Packed(torch.autograd.Function):
         attended, lse = packed(attended, None), packed(lse[..., None], None)
         if places is not None:
             own = _own(q[prompt:], k[prompt:], v[prompt:], places, asking)
-            attended[prompt:], lse[prompt:] = _joined(attended[prompt:], lse[prompt:], *own)
+            _join(attended[prompt:], lse[prompt:], *own)
         ctx.save_for_backward(q, k, v, None if places is None else places.rows, asking, attended, lse)
         ctx.prompt, ctx.places = prompt, places
         return attended
@@ -211,10 +212,10 @@ def _own_backward(
     return packed(own_q, asking), own_k, own_v
 
 
-def _joined(shared: Tensor, shared_lse: Tensor, own: Tensor, own_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention over both sets of keys, and the logarithms of its normalisers."""
-    lse = torch.logaddexp(shared_lse, own_lse)
-    return ((shared_lse - lse).exp() * shared + (own_lse - lse).exp() * own).to(shared.dtype), lse
+def _join(shared: Tensor, shared_lse: Tensor, own: Tensor, own_lse: Tensor) -> None:
+    """Makes of attention over one set of keys that over both, in place, and so of its normalisers' logarithms."""
+    shared.lerp_(own, torch.sigmoid(own_lse - shared_lse).to(own.dtype))
+    torch.logaddexp(shared_lse, own_lse, out=shared_lse)
 
 
 def _in_responses(x: Tensor, places: Tensor | None, shape: Places) -> Tensor:

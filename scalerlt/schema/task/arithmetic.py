@@ -4,11 +4,11 @@ from typing import Literal
 
 from scalerlt.schema.fields import NonNegativeInt
 from scalerlt.schema.registry import config_group
-from scalerlt.schema.task import Task
+from scalerlt.schema.task import RecordedTask
 
 
 @config_group("task", "arithmetic")
-class Arithmetic(Task):
+class Arithmetic(RecordedTask):
     """Word problems, deterministic in the seed, with splits disjoint by content."""
 
     split: Literal["train", "validation", "test"]

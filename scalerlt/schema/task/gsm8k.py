@@ -6,14 +6,14 @@ from pydantic import model_validator
 
 from scalerlt.schema.fields import FileInput, Flag
 from scalerlt.schema.registry import config_group
-from scalerlt.schema.task import Task
+from scalerlt.schema.task import RecordedTask
 
 if TYPE_CHECKING:
     from typing import Self
 
 
 @config_group("task", "gsm8k")
-class Gsm8k(Task):
+class Gsm8k(RecordedTask):
     """Grade-school mathematics (arXiv 2110.14168).
 
     Attributes:

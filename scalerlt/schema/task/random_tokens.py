@@ -2,11 +2,11 @@
 
 from scalerlt.schema.fields import NonNegativeInt, PositiveInt
 from scalerlt.schema.registry import config_group
-from scalerlt.schema.task import Task
+from scalerlt.schema.task import RecordedTask
 
 
 @config_group("task", "random_tokens")
-class RandomTokens(Task):
+class RandomTokens(RecordedTask):
     """Uniform random token ids: no text, no answer."""
 
     prompt_length: PositiveInt
