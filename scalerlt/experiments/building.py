@@ -82,7 +82,8 @@ def objective_of(cell: Cell) -> Objective:
         case Grpo() as chosen:
             return GrpoObjective(clip_low=chosen.clip_low, clip_high=chosen.clip_high, kl_coef=chosen.kl_coef)
         case Rltt() as chosen:
-            return RlttObjective(alpha=chosen.alpha, kl_coef=chosen.kl_coef)
+            alpha = chosen.alpha if chosen.credit == "progressive" else None
+            return RlttObjective(alpha=alpha, kl_coef=chosen.kl_coef)
     if cell.algorithm.name != "policy_gradient":
         raise UserError(
             f"algorithm={cell.algorithm.name} is not known to the learner; use policy_gradient, grpo or rltt"

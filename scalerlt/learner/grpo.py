@@ -22,6 +22,7 @@ class Grpo:
     clip_high: float
     kl_coef: float
     all_loops: bool = False
+    exits: bool = False
 
     def loss(self, tokens: SampledTokens) -> Tensor:
         """The micro-batch's part of the step's loss, a scalar.

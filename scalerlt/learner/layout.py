@@ -6,11 +6,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from torch import Tensor
-
 from scalerlt.learner.batching import TrainingResponse, microbatches, pack
 from scalerlt.learner.checkpoint.schedule import DIRECT, Schedule
-from scalerlt.learner.logprobs import LogprobKind, logprobs, loop_logprobs
+from scalerlt.learner.logprobs import Evaluated, LogprobKind, logprobs, loop_logprobs
 from scalerlt.learner.optimizer import ActorOptimizer
 from scalerlt.learner.readout import FULL, Readout
 from scalerlt.learner.traffic import CountedSchedule
@@ -36,6 +34,7 @@ class Estimator:
         all_loops: whether they are read out after every loop; dense ones only.
         temperature: of the sampling.
         readout: how hidden states become log-probs.
+        exits: whether the exit distribution is wanted beside the log-probs after every loop.
     """
 
     model: OuroForCausalLM
@@ -43,6 +42,7 @@ class Estimator:
     all_loops: bool
     temperature: float
     readout: Readout = FULL
+    exits: bool = False
 
     @property
     def evaluations(self) -> int:
@@ -57,12 +57,12 @@ class Pass:
     Attributes:
         picked: which responses.
         padded_tokens: places that hold no token.
-        evaluate: their log-probs, [B, T], or [K, B, T] after every loop, in the order of `picked`; zero at padding.
+        evaluate: runs it; sequences are in the order of `picked`.
     """
 
     picked: list[int]
     padded_tokens: int
-    evaluate: Callable[[], Tensor]
+    evaluate: Callable[[], Evaluated]
 
 
 class StepRun:
@@ -165,7 +165,24 @@ class WholeSequences(Layout):
             )
 
 
-def _evaluate(responses: list[TrainingResponse], run: StepRun) -> Tensor:
+def _evaluate(responses: list[TrainingResponse], run: StepRun) -> Evaluated:
     chosen, batch = run.estimator, pack(responses, run.estimator.model.device)
-    evaluate = loop_logprobs if chosen.all_loops else partial(logprobs, chosen.kind)
-    return evaluate(chosen.model, batch, temperature=chosen.temperature, schedule=run.schedule, readout=chosen.readout)
+    if chosen.all_loops:
+        return loop_logprobs(
+            chosen.model,
+            batch,
+            temperature=chosen.temperature,
+            schedule=run.schedule,
+            readout=chosen.readout,
+            exits=chosen.exits,
+        )
+    return Evaluated(
+        logprobs(
+            chosen.kind,
+            chosen.model,
+            batch,
+            temperature=chosen.temperature,
+            schedule=run.schedule,
+            readout=chosen.readout,
+        )
+    )

@@ -1,7 +1,7 @@
 """Log-probabilities of sampled tokens under the learner's policy."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,9 +10,22 @@ from scalerlt.learner.batching import PackedBatch, TrainingResponse, microbatche
 from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.readout import FULL, Readout
 from scalerlt.learner.sequences import row_depths, sequence_states
-from scalerlt.models.ouro import OuroForCausalLM
+from scalerlt.models.ouro import OuroForCausalLM, exit_distribution
 
 LogprobKind = Literal["dense", "replay", "hybrid"]
+
+
+class Evaluated(NamedTuple):
+    """What a forward pass says of sampled tokens; zero at padding.
+
+    Attributes:
+        logprobs: [B, T], or [K, B, T] after every loop, in the internal dtype.
+        exit_distribution: [K, B, T], the probability that the exit gate gives to each depth of the position that
+            predicts the token, in the internal dtype, without gradient; None unless wanted.
+    """
+
+    logprobs: Tensor
+    exit_distribution: Tensor | None = None
 
 
 def logprobs(
@@ -105,12 +118,30 @@ def loop_logprobs(
     temperature: float,
     schedule: Schedule | None = None,
     readout: Readout = FULL,
-) -> Tensor:
-    """Dense log-probs read out after every loop, [K, B, T]; the last loop's are `dense_logprobs`, whose arguments
-    these are."""
+    exits: bool = False,
+) -> Evaluated:
+    """Dense log-probs read out after every loop, the last loop's being `dense_logprobs`, whose arguments these are;
+    with `exits` the exit distribution too."""
     _check(temperature)
     states = sequence_states(model, batch, None, schedule)
-    return torch.stack([_read_out(model, state, batch, temperature, readout) for state in states])
+    return Evaluated(
+        torch.stack([_read_out(model, state, batch, temperature, readout) for state in states]),
+        exit_probabilities(model, [s[batch.predictors] for s in states], batch.response_mask) if exits else None,
+    )
+
+
+@torch.no_grad()
+def exit_probabilities(model: OuroForCausalLM, states: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """Of the exit gate, laid out as [K, B, T], zero where `mask` [B, T] is false.
+
+    Args:
+        model: the policy.
+        states: after each loop, [N, H] each, N true places of the mask.
+        mask: where they belong.
+    """
+    probabilities = exit_distribution(torch.stack([model.exit_gate(state) for state in states], -1)).T
+    laid_out = mask.expand(len(states), *mask.shape)
+    return probabilities.new_zeros(laid_out.shape).masked_scatter(laid_out, probabilities)
 
 
 def hybrid(replay: Tensor, dense: Tensor) -> Tensor:

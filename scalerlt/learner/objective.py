@@ -26,6 +26,7 @@ class SampledTokens:
         rollout_logprobs: [B, T] under the distribution that the tokens were drawn from.
         old_logprobs: [B, T] that ratios are taken against.
         ref_logprobs: [B, T] of the frozen reference policy.
+        exit_distribution: [K, B, T] of the position that predicts each token, without gradient.
     """
 
     logprobs: Tensor
@@ -34,6 +35,7 @@ class SampledTokens:
     rollout_logprobs: Tensor | None = None
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
+    exit_distribution: Tensor | None = None
 
     def trained(self) -> "SampledTokens":
         """The N tokens with a weight alone, without gradient and in fp64: [N], log-probs [N] or [K, N]."""
@@ -61,6 +63,10 @@ class Objective(Protocol):
     @property
     def all_loops(self) -> bool:
         """Whether it wants the log-probs after every loop."""
+
+    @property
+    def exits(self) -> bool:
+        """Whether it wants the exit distribution beside them."""
 
     def loss(self, tokens: SampledTokens) -> Tensor:
         """The micro-batch's part of the step's loss, a scalar."""

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.layout import Estimator, Layout, LayoutChoice, OnPhase, Pass, StepRun, WholeSequences, no_phase
-from scalerlt.learner.logprobs import LogprobKind
+from scalerlt.learner.logprobs import Evaluated, LogprobKind
 from scalerlt.learner.mismatch import mismatch
 from scalerlt.learner.objective import Objective, Reduction, SampledTokens, logical_weights, policy_gradient_loss
 from scalerlt.learner.optimizer import ActorOptimizer
@@ -28,6 +28,7 @@ class PolicyGradient:
     """`algorithm=policy_gradient`: REINFORCE with fixed advantages."""
 
     all_loops: bool = False
+    exits: bool = False
 
     def loss(self, tokens: SampledTokens) -> Tensor:
         """The micro-batch's part of the step's loss, a scalar."""
@@ -117,7 +118,12 @@ class ActorUpdate:
         self._microbatch_tokens = microbatch_tokens
         self._objective = objective
         self._estimator = Estimator(
-            model=model, kind=logprob, all_loops=objective.all_loops, temperature=temperature, readout=readout
+            model=model,
+            kind=logprob,
+            all_loops=objective.all_loops,
+            temperature=temperature,
+            readout=readout,
+            exits=objective.exits,
         )
 
     def laid_out(self, layout: Layout, microbatch_tokens: int) -> "ActorUpdate":
@@ -208,15 +214,17 @@ class ActorUpdate:
         return statistics
 
 
-def _sampled_tokens(evaluated: Tensor, responses: list[TrainingResponse], weights: list[Tensor]) -> SampledTokens:
+def _sampled_tokens(evaluated: Evaluated, responses: list[TrainingResponse], weights: list[Tensor]) -> SampledTokens:
+    logprobs = evaluated.logprobs
     advantages = torch.tensor([[response.advantage] for response in responses], dtype=torch.float64)
     return SampledTokens(
-        logprobs=evaluated,
-        weights=pad_sequence(weights, batch_first=True).to(evaluated),
-        advantages=advantages.to(evaluated),
-        rollout_logprobs=_padded([response.rollout_logprobs for response in responses], evaluated),
-        old_logprobs=_padded([response.old_logprobs or response.rollout_logprobs for response in responses], evaluated),
-        ref_logprobs=_padded([response.ref_logprobs for response in responses], evaluated),
+        logprobs=logprobs,
+        exit_distribution=evaluated.exit_distribution,
+        weights=pad_sequence(weights, batch_first=True).to(logprobs),
+        advantages=advantages.to(logprobs),
+        rollout_logprobs=_padded([response.rollout_logprobs for response in responses], logprobs),
+        old_logprobs=_padded([response.old_logprobs or response.rollout_logprobs for response in responses], logprobs),
+        ref_logprobs=_padded([response.ref_logprobs for response in responses], logprobs),
     )
 
 

@@ -50,6 +50,7 @@ LAYOUTS = (*WAVES, packed, chosen)
 TWO_UPDATES = OptimizerSettings(name="adamw", learning_rate=1e-3, eps=1e-5, weight_decay=0.1)
 GRPO = Grpo(clip_low=0.2, clip_high=0.3, kl_coef=0.1)
 RLTT = Rltt(alpha=1.5, kl_coef=0.1)
+RLTT_BY_EXITS = Rltt(alpha=None, kl_coef=0.1)
 
 ESTIMATORS: dict[str, dict[str, Any]] = {
     "dense": {},
@@ -58,6 +59,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "grpo dense": {"objective": GRPO},
     "grpo hybrid": {"objective": GRPO, "logprob": "hybrid"},
     "rltt": {"objective": RLTT},
+    "rltt by exits": {"objective": RLTT_BY_EXITS},
 }
 
 

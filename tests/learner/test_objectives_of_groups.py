@@ -129,7 +129,8 @@ def test_a_token_that_became_impossible_leaves_a_finite_loss():
     ("alpha", "credit"), [(0.0, [1 / 3] * 3), (1.0, [1 / 6, 2 / 6, 3 / 6]), (2.0, [1 / 14, 4 / 14, 9 / 14])]
 )
 def test_credit_of_loops(alpha: float, credit: list[float]):
-    assert Rltt(alpha=alpha, kl_coef=0.0).credit(3).tolist() == pytest.approx(credit)
+    tokens = SampledTokens(logprobs=torch.zeros(3, 1), weights=torch.ones(1), advantages=torch.ones(1, 1))
+    assert Rltt(alpha=alpha, kl_coef=0.0).credit(tokens)[:, 0].tolist() == pytest.approx(credit)
 
 
 # The step.
@@ -277,33 +278,39 @@ def test_the_whole_step_against_plain_formulas(kind: str):
     assert float((gradient - expected).abs().max()) < 1e-10
 
 
-def test_rltt_against_a_plain_loop():
+@pytest.mark.parametrize("alpha", [1.0, None])
+def test_rltt_against_a_plain_loop(alpha: float | None):
     """Every token, every loop, its own forward pass."""
     model = small_model()
     freeze_exit_gate(model)
     responses = [replace(r, mask=None) for r in prepared(model) if len(r.response_tokens) < 30]
     total = sum(len(response.response_tokens) for response in responses)
     loss = torch.zeros((), dtype=torch.float64)
-    means = [0.0] * SMALL.total_ut_steps
+    means, weights = [0.0] * SMALL.total_ut_steps, [0.0] * SMALL.total_ut_steps
     for response in responses:
         sequence = [*response.prompt_tokens, *response.response_tokens]
         for t, token in enumerate(response.response_tokens):
             states = model(torch.tensor([sequence[: len(response.prompt_tokens) + t]]))
+            credit = [1 / 6, 2 / 6, 3 / 6]
+            if alpha is None:
+                first, second = (torch.sigmoid(model.exit_gate(state[0, -1])).item() for state in states[:2])
+                credit = [first, (1 - first) * second, (1 - first) * (1 - second)]
             for loop, state in enumerate(states, start=1):
                 value = torch.log_softmax(model.logits(state[0, -1]) / 0.7, -1)[token]
-                loss = loss - response.advantage * loop / 6 * value / total
+                loss = loss - response.advantage * credit[loop - 1] * value / total
+                weights[loop - 1] += credit[loop - 1] / total
                 means[loop - 1] += value.item() / total
             x = response.ref_logprobs[t] - value
             loss = loss + 0.1 * (torch.exp(x) - 1 - x) / total
     loss.backward()
     parameters = dict(model.named_parameters())
     expected = torch.cat([parameters[n].grad.flatten() for n in sorted(parameters) if parameters[n].grad is not None])
-    result, gradient = gradient_of(responses, Rltt(alpha=1.0, kl_coef=0.1), budget=12, schedule=LoopCheckpoint())
+    result, gradient = gradient_of(responses, Rltt(alpha=alpha, kl_coef=0.1), budget=12, schedule=LoopCheckpoint())
     assert result.loss == pytest.approx(loss.item(), abs=1e-12)
     assert float((gradient - expected).abs().max()) < 1e-12 * max(1.0, float(expected.abs().max()))
     found = [result.statistics[f"rltt/loop_{loop}_log_prob"] for loop in (1, 2, 3)]
     assert found == pytest.approx(means, abs=1e-12)
-    assert [result.statistics[f"rltt/loop_{loop}_weight"] for loop in (1, 2, 3)] == pytest.approx([1 / 6, 2 / 6, 0.5])
+    assert [result.statistics[f"rltt/loop_{loop}_weight"] for loop in (1, 2, 3)] == pytest.approx(weights)
 
 
 def test_all_credit_on_the_last_loop_is_the_policy_gradient():

@@ -9,7 +9,7 @@ from torch import Tensor
 from scalerlt.learner.batching import TrainingResponse, microbatches
 from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.layout import Estimator, Layout, Pass, StepRun
-from scalerlt.learner.logprobs import LogprobKind, hybrid
+from scalerlt.learner.logprobs import Evaluated, LogprobKind, hybrid
 from scalerlt.learner.prefix.attention import packed_attention
 from scalerlt.learner.prefix.schedules import prompt_groups
 from scalerlt.learner.prefix.wave import Wave, following, positions_of, read_out, row_depths, wave_of
@@ -40,15 +40,18 @@ class PackedPrefix(Layout):
                 )
 
 
-def _evaluate(run: StepRun, wave: Wave, prompt: Tensor) -> Tensor:
+def _evaluate(run: StepRun, wave: Wave, prompt: Tensor) -> Evaluated:
     if run.estimator.kind != "hybrid":
         return packed_logprobs(run.estimator, run.estimator.kind, wave, run.schedule, prompt)
     with torch.no_grad():
         replay = packed_logprobs(run.estimator, "replay", wave, run.schedule, prompt)
-    return hybrid(replay, packed_logprobs(run.estimator, "dense", wave, run.schedule, prompt))
+    dense = packed_logprobs(run.estimator, "dense", wave, run.schedule, prompt)
+    return Evaluated(hybrid(replay.logprobs, dense.logprobs))
 
 
-def packed_logprobs(estimator: Estimator, kind: LogprobKind, wave: Wave, schedule: Schedule, prompt: Tensor) -> Tensor:
+def packed_logprobs(
+    estimator: Estimator, kind: LogprobKind, wave: Wave, schedule: Schedule, prompt: Tensor
+) -> Evaluated:
     """Log-probs of the wave's tokens after the prompt [P] int64, as `wave_logprobs` gives them."""
     model, size, device = estimator.model, len(prompt), prompt.device
     places = places_of(following(wave), device) if len(wave.inputs) else None

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from scalerlt.learner.batching import TrainingResponse, microbatches
 from scalerlt.learner.layout import Layout, Pass, StepRun
-from scalerlt.learner.logprobs import LogprobKind, hybrid
+from scalerlt.learner.logprobs import Evaluated, LogprobKind, hybrid
 from scalerlt.learner.prefix.boundary import produce
 from scalerlt.learner.prefix.wave import Wave, wave_logprobs, wave_of
 from scalerlt.learner.unchanged import Unchanged
@@ -60,18 +60,18 @@ class SharedPrefix(Layout):
         yield from waves(leaves)
         take_adjoints(boundary, [leaf.grad for leaf in leaves], run)
 
-    def logprobs(self, wave: Wave, leaves: Sequence[Tensor], run: StepRun) -> Tensor:
-        """Of a wave's tokens, [B, T], or [K, B, T] after every loop; zero at padding."""
+    def logprobs(self, wave: Wave, leaves: Sequence[Tensor], run: StepRun) -> Evaluated:
+        """Of a wave's tokens."""
         tensors = (wave.inputs, wave.labels, *leaves)
 
-        def evaluate(kind: LogprobKind) -> Callable[..., Tensor]:
+        def evaluate(kind: LogprobKind) -> Callable[..., Evaluated]:
             return partial(wave_logprobs, run.estimator, kind, wave, run.schedule)
 
         if run.estimator.kind != "hybrid":
             return self.region(evaluate(run.estimator.kind), *tensors)
         with torch.no_grad():
             replay = evaluate("replay")(*tensors)
-        return hybrid(replay, self.region(evaluate("dense"), *tensors))
+        return Evaluated(hybrid(replay.logprobs, self.region(evaluate("dense"), *tensors).logprobs))
 
     def region(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
         """`fn(*tensors)`, of a whole prompt or a whole wave."""

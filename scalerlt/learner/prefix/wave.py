@@ -9,7 +9,7 @@ from torch import Tensor
 from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.layout import Estimator
-from scalerlt.learner.logprobs import LogprobKind
+from scalerlt.learner.logprobs import Evaluated, LogprobKind, exit_probabilities
 from scalerlt.learner.prefix.attention import prefix_attention
 from scalerlt.learner.prefix.boundary import Boundary
 from scalerlt.learner.rows import places_of, run_loops
@@ -69,12 +69,8 @@ def wave_logprobs(
     inputs: Tensor,
     labels: Tensor,
     *boundary: Tensor,
-) -> Tensor:
-    """Log-probs of the wave's tokens, dense or replayed, from the tensors that are given and no other.
-
-    Returns:
-        [B, T], or [K, B, T] after every loop, in the internal dtype; zero at padding.
-    """
+) -> Evaluated:
+    """Log-probs of the wave's tokens, dense or replayed, from the tensors that are given and no other."""
     model, shared = estimator.model, Boundary(estimator.model, boundary)
     states = suffix_states(model, wave, schedule, row_depths(wave, kind, inputs.device), inputs, shared)
     wanted = slice(None) if estimator.all_loops else slice(-1, None)
@@ -82,18 +78,20 @@ def wave_logprobs(
     return read_out(estimator, wave, predicting, labels)
 
 
-def read_out(estimator: Estimator, wave: Wave, states: Sequence[Tensor], labels: Tensor) -> Tensor:
+def read_out(estimator: Estimator, wave: Wave, states: Sequence[Tensor], labels: Tensor) -> Evaluated:
     """As `wave_logprobs`, from the states after each loop, or at least the last, each [1 + R, H], the prompt's last
     position before the rows."""
     device = labels.device
     predictors = torch.tensor(_predictors(wave.lengths), device=device)
     lengths = torch.tensor(wave.lengths, device=device)
     mask = torch.arange(max(wave.lengths), device=device) < lengths[:, None]
+    predicting = [state[predictors] for state in (states if estimator.all_loops else states[-1:])]
     evaluated = []
-    for state in states if estimator.all_loops else states[-1:]:
-        sampled = estimator.readout(estimator.model, state[predictors], labels, estimator.temperature)
+    for state in predicting:
+        sampled = estimator.readout(estimator.model, state, labels, estimator.temperature)
         evaluated.append(sampled.new_zeros(mask.shape).masked_scatter(mask, sampled))
-    return torch.stack(evaluated) if estimator.all_loops else evaluated[0]
+    exits = exit_probabilities(estimator.model, predicting, mask) if estimator.exits else None
+    return Evaluated(torch.stack(evaluated) if estimator.all_loops else evaluated[0], exits)
 
 
 def row_depths(wave: Wave, kind: LogprobKind, device: torch.device) -> Tensor | None:
