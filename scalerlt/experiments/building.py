@@ -8,6 +8,7 @@ import torch
 from scalerlt.errors import UserError
 from scalerlt.experiments.inputs import differences, model_config, weights_path
 from scalerlt.learner.checkpoint.schedule import Schedule
+from scalerlt.learner.correction import Correction
 from scalerlt.learner.grpo import Grpo as GrpoObjective
 from scalerlt.learner.layout import LayoutChoice
 from scalerlt.learner.logprobs import LogprobKind
@@ -25,6 +26,7 @@ from scalerlt.schema import Cell
 from scalerlt.schema.algorithm.grpo import Grpo
 from scalerlt.schema.algorithm.rltt import Rltt
 from scalerlt.schema.checkpoint import Checkpoint
+from scalerlt.schema.correction import NoCorrection
 from scalerlt.schema.optimizer.adamw import AdamW
 from scalerlt.schema.optimizer.sgd import Sgd
 from scalerlt.schema.rollout.last_exited import LastExited
@@ -73,6 +75,7 @@ def build_learner(
         objective=objective or objective_of(cell),
         logprob=logprob or logprob_kind(cell),
         readout=readout or readout_of(cell),
+        correction=correction_of(cell) if objective is None else None,
     )
 
 
@@ -89,6 +92,17 @@ def objective_of(cell: Cell) -> Objective:
             f"algorithm={cell.algorithm.name} is not known to the learner; use policy_gradient, grpo or rltt"
         )
     return PolicyGradient()
+
+
+def correction_of(cell: Cell) -> Correction | None:
+    """The cell's correction; None: none."""
+    if isinstance(cell.correction, NoCorrection):
+        return None
+    own = {field.name: getattr(cell.correction, field.name) for field in fields(cell.correction)}
+    correction: Correction = resolve_name(cell.correction.target)(
+        **{name: value for name, value in own.items() if name not in ("name", "target")}
+    )
+    return correction
 
 
 def logprob_kind(cell: Cell) -> LogprobKind:

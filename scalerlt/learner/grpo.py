@@ -11,7 +11,8 @@ from scalerlt.learner.objective import SampledTokens
 
 @dataclass(frozen=True, kw_only=True)
 class Grpo:
-    """sum of w_t * [-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) + kl_coef * k3], rho = p / p_old.
+    """sum of w_t * [-f_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) + kl_coef * k3], rho = p / p_old, f_t the
+    factor of the correction, else 1.
 
     Attributes:
         clip_low, clip_high: of the ratio (PPO, arXiv 1707.06347; a clip_high above clip_low: DAPO, arXiv 2503.14476).
@@ -33,7 +34,7 @@ class Grpo:
         mask = tokens.weights != 0
         logprobs = torch.where(mask, tokens.logprobs, 0.0)
         old = torch.where(mask, _required(tokens.old_logprobs, "old log-probs of every response"), 0.0)
-        loss = (tokens.weights * self._surrogate(logprobs, old, tokens.advantages)[0]).sum()
+        loss = (_corrected(tokens) * self._surrogate(logprobs, old, tokens.advantages)[0]).sum()
         return loss + kl_penalty(tokens, logprobs, self.kl_coef)
 
     def statistics(self, tokens: SampledTokens) -> dict[str, float]:
@@ -42,7 +43,7 @@ class Grpo:
         old = _required(tokens.old_logprobs, "old log-probs of every response")
         surrogate, ratio, clipped = self._surrogate(tokens.logprobs, old, tokens.advantages)
         return {
-            "pg_loss": float((tokens.weights * surrogate).sum()),
+            "pg_loss": float((_corrected(tokens) * surrogate).sum()),
             "actor/pg_clipfrac": float(clipped.double().mean()),
             "actor/ppo_kl": float((old - tokens.logprobs).mean()),
             "actor/ratio_mean": float(ratio.mean()),
@@ -76,6 +77,10 @@ def kl_statistics(tokens: SampledTokens, logprobs: Tensor) -> dict[str, float]:
     if tokens.ref_logprobs is None:
         return {}
     return {"actor/kl_loss": float((tokens.weights * k3(tokens.ref_logprobs - logprobs)).sum())}
+
+
+def _corrected(tokens: SampledTokens) -> Tensor:
+    return tokens.weights if tokens.factors is None else tokens.weights * tokens.factors
 
 
 def _required(values: Tensor | None, what: str) -> Tensor:

@@ -27,6 +27,7 @@ class SampledTokens:
         old_logprobs: [B, T] that ratios are taken against.
         ref_logprobs: [B, T] of the frozen reference policy.
         exit_distribution: [K, B, T] of the position that predicts each token, without gradient.
+        factors: [B, T] of the correction, constants; None: 1.
     """
 
     logprobs: Tensor
@@ -36,6 +37,7 @@ class SampledTokens:
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
     exit_distribution: Tensor | None = None
+    factors: Tensor | None = None
 
     def trained(self) -> "SampledTokens":
         """The N tokens with a weight alone, without gradient and in fp64: [N], log-probs [N] or [K, N]."""

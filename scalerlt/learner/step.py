@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.checkpoint.schedule import Schedule
+from scalerlt.learner.correction import Correction, correction_factors, correction_statistics
 from scalerlt.learner.layout import Estimator, Layout, LayoutChoice, OnPhase, Pass, StepRun, WholeSequences, no_phase
 from scalerlt.learner.logprobs import Evaluated, LogprobKind
 from scalerlt.learner.mismatch import mismatch
@@ -91,6 +92,7 @@ class ActorUpdate:
         objective: what is minimised.
         logprob: how the sampled tokens are evaluated; an objective over all loops takes dense ones only.
         readout: how hidden states become log-probs.
+        correction: for rollouts of another policy; an objective without ratios takes none. None: none.
 
     Raises:
         ValueError: an objective over all loops with other than dense log-probs.
@@ -108,6 +110,7 @@ class ActorUpdate:
         objective: Objective = PolicyGradient(),
         logprob: LogprobKind = "dense",
         readout: Readout = FULL,
+        correction: Correction | None = None,
     ) -> None:
         if objective.all_loops and logprob != "dense":
             raise ValueError(f"an objective over all loops takes dense log-probs, not {logprob}")
@@ -117,6 +120,7 @@ class ActorUpdate:
         self._layouts: LayoutChoice = schedule if isinstance(schedule, LayoutChoice) else WholeSequences(schedule)
         self._microbatch_tokens = microbatch_tokens
         self._objective = objective
+        self._correction = correction
         self._estimator = Estimator(
             model=model,
             kind=logprob,
@@ -197,11 +201,20 @@ class ActorUpdate:
         self, part: Pass, responses: list[TrainingResponse], weights: list[Tensor], run: StepRun
     ) -> tuple[Tensor, SampledTokens]:
         with run.forward():
-            tokens = _sampled_tokens(part.evaluate(), responses, weights)
+            tokens = self._corrected(_sampled_tokens(part.evaluate(), responses, weights))
             loss = self._objective.loss(tokens)
         with run.backward():
             loss.backward()
         return loss.detach(), tokens.trained()
+
+    def _corrected(self, tokens: SampledTokens) -> SampledTokens:
+        if self._correction is None:
+            return tokens
+        if tokens.old_logprobs is None or tokens.rollout_logprobs is None:
+            raise ValueError("a correction needs old and rollout log-probs of every response")
+        mask = tokens.weights != 0
+        factors = correction_factors(self._correction, tokens.old_logprobs, tokens.rollout_logprobs, mask)
+        return replace(tokens, factors=factors)
 
     def _statistics(self, parts: list[SampledTokens]) -> dict[str, float]:
         if not parts:
@@ -211,6 +224,8 @@ class ActorUpdate:
         if tokens.rollout_logprobs is not None:
             last = tokens.logprobs[-1] if self._objective.all_loops else tokens.logprobs
             statistics |= mismatch(last, tokens.rollout_logprobs, tokens.weights != 0)
+        if tokens.factors is not None and tokens.old_logprobs is not None and tokens.rollout_logprobs is not None:
+            statistics |= correction_statistics(tokens.factors, tokens.old_logprobs - tokens.rollout_logprobs)
         return statistics
 
 

@@ -9,6 +9,7 @@ from scalerlt.errors import RequestErrors
 from scalerlt.schema.algorithm import Algorithm
 from scalerlt.schema.batch import Batch
 from scalerlt.schema.checkpoint import Checkpoint
+from scalerlt.schema.correction import Correction, NoCorrection
 from scalerlt.schema.device import Device
 from scalerlt.schema.experiment import Experiment
 from scalerlt.schema.fields import NonNegativeInt, PositiveFloat
@@ -20,7 +21,7 @@ from scalerlt.schema.model import Model
 from scalerlt.schema.optimizer import Optimizer
 from scalerlt.schema.precision import Precision
 from scalerlt.schema.prompt import Prompt
-from scalerlt.schema.registry import GROUPS, config, schema_of
+from scalerlt.schema.registry import ADDED_GROUPS, GROUPS, config, schema_of
 from scalerlt.schema.rollout import Rollout
 from scalerlt.schema.task import Task
 
@@ -57,6 +58,7 @@ class Cell:
     task: Task
     grader: Grader
     algorithm: Algorithm
+    correction: Correction | NoCorrection
     optimizer: Optimizer
     device: Device
     gates: Gates
@@ -93,7 +95,7 @@ def load_cell(config: dict[str, Any]) -> Cell:
     problems: list[str] = []
     parts: dict[str, Any] = {}
     for group in GROUPS:
-        values = config.get(group)
+        values = config.get(group, {"name": ADDED_GROUPS[group]} if group in ADDED_GROUPS else None)
         if not isinstance(values, dict) or not isinstance(values.get("name"), str):
             problems.append(f"{group}={values!r} is not an option of the config group {group}")
             continue

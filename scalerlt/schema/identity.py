@@ -15,7 +15,7 @@ from scalerlt.records.base import Scalar
 from scalerlt.records.cell import FileInput as FrozenInput
 from scalerlt.schema.cell import SCALAR_KEYS, Cell
 from scalerlt.schema.fields import FileInput, IdentityDefault, NotIdentity
-from scalerlt.schema.registry import GROUPS, key_of
+from scalerlt.schema.registry import ADDED_GROUPS, GROUPS, key_of
 
 IDENTITY_VERSION = 1
 OUTSIDE = ("gates",)
@@ -32,7 +32,7 @@ def scientific_keys(cell: Cell, inputs: dict[str, FrozenInput]) -> dict[str, Any
     """
     content: dict[str, Any] = {"identity_version": IDENTITY_VERSION}
     for group in GROUPS:
-        if group not in OUTSIDE:
+        if group not in OUTSIDE and ADDED_GROUPS.get(group) != getattr(cell, group).name:
             content[group] = _content(getattr(cell, group), group, inputs)
     for key in SCALAR_KEYS:
         content[key] = getattr(cell, key)
@@ -48,7 +48,7 @@ def identity(content: dict[str, Any]) -> str:
 def cell_id(cell: Cell, digest: str) -> str:
     """A short readable slug and the first ten hexadecimal digits of the identity; a safe file name."""
     words = [cell.experiment.name, cell.model.name, cell.precision.name, cell.batch.name]
-    usual = {"checkpoint": "none", "rollout": "dense", "logprob": "dense"}
+    usual = {"checkpoint": "none", "rollout": "dense", "logprob": "dense", "correction": "none"}
     words += [option for group, name in usual.items() if (option := getattr(cell, group).name) != name]
     words += [f"{key[0]}{getattr(cell, key)}" for key in SCALAR_KEYS if getattr(cell, key) or key == "seed"]
     slug = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", word) for word in words)

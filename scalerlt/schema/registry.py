@@ -29,11 +29,15 @@ GROUPS = (
     "task",
     "grader",
     "algorithm",
+    "correction",
     "optimizer",
     "device",
     "gates",
 )
 """The config groups, in the order in which a reader wants them."""
+
+ADDED_GROUPS = {"correction": "none"}
+"""Groups that came after the first records, with the option that older cells have; it is no part of an identity."""
 
 _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=True)
 _registered: dict[tuple[str, str | None], type[Any]] = {}

@@ -18,6 +18,7 @@ OPTIONS = {
     "task": "arithmetic",
     "grader": "canonical",
     "algorithm": "policy_gradient",
+    "correction": "none",
     "optimizer": "adamw",
     "device": "cpu",
     "gates": "default",

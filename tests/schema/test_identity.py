@@ -16,7 +16,7 @@ from scalerlt.records.cell import FileInput as FrozenInput
 from scalerlt.schema import load_cell
 from scalerlt.schema.fields import FileInput, IdentityDefault, NotIdentity
 from scalerlt.schema.identity import _content, axes, cell_id, identity, marked, scientific_keys
-from scalerlt.schema.registry import GROUPS, config, key_of
+from scalerlt.schema.registry import ADDED_GROUPS, GROUPS, config, key_of
 
 BASE = plain_config({"model.weights": None})
 INPUTS = {"task.rollouts": FrozenInput(path="a", sha256="0" * 64)}
@@ -115,7 +115,7 @@ def scientific_leaves() -> list[tuple[str, ...]]:
             walk(value, key) if is_dataclass(value) else found.append(key)
 
     for group in GROUPS:
-        if group != "gates":
+        if group != "gates" and ADDED_GROUPS.get(group) != getattr(cell, group).name:
             walk(getattr(cell, group), (group,))
     return found
 
