@@ -29,6 +29,7 @@ from scalerlt.schema.checkpoint import Checkpoint
 from scalerlt.schema.correction import NoCorrection
 from scalerlt.schema.optimizer.adamw import AdamW
 from scalerlt.schema.optimizer.sgd import Sgd
+from scalerlt.schema.rollout.delayed_exit import DelayedExit
 from scalerlt.schema.rollout.last_exited import LastExited
 
 
@@ -148,7 +149,8 @@ def exit_rule(cell: Cell) -> ExitRule | None:
     """When the cell's decode tokens stop; None: never early."""
     match cell.rollout:
         case LastExited() as chosen:
-            return ExitRule(chosen.exit_threshold, chosen.min_loops, chosen.max_loops)
+            delay = 1 if isinstance(chosen, DelayedExit) else 0
+            return ExitRule(chosen.exit_threshold, chosen.min_loops, chosen.max_loops, delay)
     return None
 
 

@@ -1,5 +1,6 @@
 """From a cell's task to the requests of one rollout batch."""
 
+import random
 from collections.abc import Sequence
 
 from scalerlt.errors import UserError
@@ -7,6 +8,7 @@ from scalerlt.experiments.inputs import examples, problems, weights_path
 from scalerlt.models.tokenizer import Tokenizer, WordTokenizer, load_tokenizer
 from scalerlt.rollout.request import Request
 from scalerlt.schema import Cell
+from scalerlt.schema.rollout.trace import Trace
 from scalerlt.schema.task.random_tokens import RandomTokens
 from scalerlt.tasks.problem import Problem
 from scalerlt.tasks.prompt import Prompt
@@ -70,18 +72,31 @@ def requests_for(
         first_seed: index of the first request among all that the cell makes.
     """
     size = cell.batch.group_size if group_size is None else group_size
-    return [
-        Request(
-            request_id=f"{prompt}.{member}",
-            prompt_tokens=tokens,
-            max_new_tokens=cell.rollout.max_new_tokens,
-            temperature=cell.rollout.temperature if temperature is None else temperature,
-            seed=request_seed(cell.seed, first_seed + prompt * size + member),
-            ignore_eos=cell.rollout.ignore_eos,
-        )
-        for prompt, tokens in enumerate(prompts)
-        for member in range(size)
-    ]
+    requests = []
+    for prompt, tokens in enumerate(prompts):
+        for member in range(size):
+            seed = request_seed(cell.seed, first_seed + prompt * size + member)
+            requests.append(
+                Request(
+                    request_id=f"{prompt}.{member}",
+                    prompt_tokens=tokens,
+                    max_new_tokens=cell.rollout.max_new_tokens,
+                    temperature=cell.rollout.temperature if temperature is None else temperature,
+                    seed=seed,
+                    ignore_eos=cell.rollout.ignore_eos,
+                    forced_depths=traced_depths(cell, seed),
+                )
+            )
+    return requests
+
+
+def traced_depths(cell: Cell, seed: int) -> tuple[int, ...] | None:
+    """The exit depth of each token of a request under `rollout=trace`, by its seed alone; None: they are not given."""
+    if not isinstance(cell.rollout, Trace):
+        return None
+    shares, decoded = cell.rollout.depth_shares, cell.rollout.max_new_tokens - 1
+    drawn = random.Random(seed).choices(range(1, len(shares) + 1), shares, k=decoded)
+    return (len(shares), *drawn)
 
 
 def request_seed(seed: int, index: int) -> int:

@@ -14,6 +14,10 @@ class StoppingRule(Protocol):
     """When a decode token stops (`rollout.exit_rule.ExitRule`)."""
 
     @property
+    def delay(self) -> int:
+        """Loops that still run after the one in which the gate says stop."""
+
+    @property
     def max_loops(self) -> int | None:
         """Most loops of a decode token; None: K."""
 
@@ -38,14 +42,15 @@ def depth_matches(model: OuroForCausalLM, batch: PackedBatch, rule: StoppingRule
     full_depth = model.config.total_ut_steps
     depths = row_depths(batch, full_depth)
     remaining = torch.ones(len(depths), dtype=torch.float64, device=depths.device)
-    predicted = torch.full_like(depths, min(rule.max_loops or full_depth, full_depth))
+    most = min(rule.max_loops or full_depth, full_depth)
+    predicted = torch.full_like(depths, most)
     undecided = torch.ones_like(depths, dtype=torch.bool)
     for loop, states in enumerate(sequence_states(model, batch, depths), start=1):
         rows = (depths >= loop).nonzero()[:, 0]
         remaining[rows] *= 1 - torch.sigmoid(model.exit_gate(states[rows])).double()
         if rule.asks_gate:
             stopped = rows[rule.stops(loop, remaining[rows]) & undecided[rows]]
-            predicted[stopped] = loop
+            predicted[stopped] = min(loop + rule.delay, most)
             undecided[stopped] = False
     counted = torch.ones(len(batch.predictors), dtype=torch.bool, device=depths.device)
     counted[first_tokens(batch)] = False

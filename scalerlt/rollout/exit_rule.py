@@ -19,8 +19,10 @@ class ExitRule:
 
     Attributes:
         threshold: above 0; from 1 on the gate is not asked, so that no rounding can stop a token.
-        min_loops: fewest loops of a decode token, from 1.
+        min_loops: fewest loops before the gate may stop a decode token, from 1.
         max_loops: most loops of a decode token; None: K.
+        delay: loops that still run after the one in which the gate says stop, 0 or 1. With 1 the next loop may be begun
+            before the gate has been read (`ouro_delayed` of vllm-rlt).
 
     Raises:
         UserError: a value is impossible.
@@ -29,6 +31,7 @@ class ExitRule:
     threshold: float
     min_loops: int
     max_loops: int | None = None
+    delay: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= math.inf:
@@ -47,7 +50,7 @@ class ExitRule:
         return self.threshold < 1
 
     def stops(self, loop: int, remaining: Tensor) -> Tensor:
-        """Which tokens the gate stops after `loop`, from 1.
+        """Which tokens the gate stops after `loop`, from 1, or with a delay so many loops later.
 
         Args:
             loop: the loop that has just run.

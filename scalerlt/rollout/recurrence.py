@@ -47,6 +47,7 @@ def run_loops(
     last_loop = torch.tensor(limits, device=device)
     asked = torch.tensor(asks, device=device)
     remaining = torch.ones(len(tokens), dtype=internal_dtype(model.dtype), device=device)
+    due = torch.zeros_like(asked)  # stopped by the gate in the loop before, where the rule has a delay
     x = model.embed(tokens[:, None])
     cos, sin = model.rotary(positions[:, None])
     attend = cache.decode(positions, used)
@@ -57,7 +58,9 @@ def run_loops(
             remaining = remaining * torch.sigmoid(-model.exit_gate(x[:, 0]))
         if loop < earliest:
             continue
-        stopping = (last_loop == loop) | (asked & rule.stops(loop, remaining))
+        stopped = asked & rule.stops(loop, remaining)
+        stopping = (last_loop == loop) | (due if rule.delay else stopped)
+        due = stopped
         leaving, staying = stopping.nonzero()[:, 0], (~stopping).nonzero()[:, 0]
         hidden[slots[leaving]] = x[leaving, 0]
         depths[slots[leaving]] = loop
@@ -66,8 +69,8 @@ def run_loops(
         if not len(staying):
             break
         if len(leaving):
-            x, cos, sin, slots, positions, last_loop, asked, remaining = (
-                state[staying] for state in (x, cos, sin, slots, positions, last_loop, asked, remaining)
+            x, cos, sin, slots, positions, last_loop, asked, remaining, due = (
+                state[staying] for state in (x, cos, sin, slots, positions, last_loop, asked, remaining, due)
             )
             attend = cache.decode(positions, used, slots)
     return hidden, depths.tolist()

@@ -12,7 +12,14 @@ from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.rollout.native import NativeEngine
 from scalerlt.rollout.request import Request
 
-RULES = [ExitRule(0.5, 1), ExitRule(0.6, 2), ExitRule(0.4, 1, 3), ExitRule(1.0, 2, 2)]
+RULES = [
+    ExitRule(0.5, 1),
+    ExitRule(0.6, 2),
+    ExitRule(0.4, 1, 3),
+    ExitRule(1.0, 2, 2),
+    ExitRule(0.5, 1, delay=1),
+    ExitRule(0.4, 1, 3, delay=1),
+]
 
 
 def rollout(model: Any, rule: ExitRule) -> list[TrainingResponse]:

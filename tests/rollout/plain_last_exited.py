@@ -76,6 +76,7 @@ def plain_last_exited(
     threshold: float = 1.0,
     min_loops: int = 1,
     max_loops: int | None = None,
+    delay: int = 0,
     trace: list[int] | None = None,
     forced: list[int] | None = None,
 ) -> PlainResponse:
@@ -89,7 +90,7 @@ def plain_last_exited(
         for index, token in enumerate(tokens):
             h = model.weights["model.embed_tokens.weight"][token]
             known = depths[index] if index < len(depths) else None
-            remaining, depth = 1.0, 0
+            remaining, depth, ends_at = 1.0, 0, model.loops
             for loop in range(1, (known or model.loops) + 1):
                 h = one_loop(model, h, index, loop, depths, versions)
                 depth = loop
@@ -100,7 +101,9 @@ def plain_last_exited(
                     remaining *= 1 - hazard(model, h)
                     if threshold < 1 and loop >= min_loops:
                         margin = min(margin, abs(1 - remaining - threshold))
-                    if loop == max_loops or (threshold < 1 and loop >= min_loops and 1 - remaining >= threshold):
+                    if threshold < 1 and loop >= min_loops and 1 - remaining >= threshold:
+                        ends_at = min(ends_at, loop + delay)
+                    if loop in (max_loops, ends_at):
                         break
             if known is None:
                 depths.append(depth)

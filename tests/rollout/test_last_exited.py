@@ -71,6 +71,7 @@ def plain(model: OuroForCausalLM, request: Request, rule: ExitRule | None) -> Pl
         threshold=rule.threshold,
         min_loops=rule.min_loops,
         max_loops=rule.max_loops,
+        delay=rule.delay,
         trace=None if request.forced_depths is None else list(request.forced_depths),
         forced=None if request.forced_tokens is None else list(request.forced_tokens),
     )
@@ -91,6 +92,9 @@ RULES = [
     ExitRule(threshold=0.5, min_loops=1, max_loops=2),
     ExitRule(threshold=1.0, min_loops=2, max_loops=3),
     ExitRule(threshold=1e-9, min_loops=2),
+    ExitRule(threshold=0.6, min_loops=2, delay=1),
+    ExitRule(threshold=0.3, min_loops=1, delay=1),
+    ExitRule(threshold=0.5, min_loops=1, max_loops=3, delay=1),
 ]
 
 
@@ -391,3 +395,14 @@ def test_impossible_traces(change: dict[str, tuple[int, ...]], message: str) -> 
     request = replace(Request(request_id="a", prompt_tokens=(1,), max_new_tokens=3), **change)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=message):
         NativeEngine(deep_model(), concurrency=1).generate([request])
+
+
+def test_a_delayed_exit_is_one_loop_later() -> None:
+    """Hazards of 0.3, threshold 0.5, at least 2 loops: stopped after 2 loops, or with the delay after 3."""
+    model = deep_model(bias=float(np.log(0.3 / 0.7)))
+    with torch.no_grad():
+        model.model.early_exit_gate.weight.zero_()
+    for delay, depth in ((0, 2), (1, 3)):
+        rule = ExitRule(threshold=0.5, min_loops=2, delay=delay)
+        responses = NativeEngine(model, concurrency=4, exit_rule=rule).generate(ragged(4)).responses
+        assert {found for response in responses for found in response.exit_depths[1:]} == {depth}
