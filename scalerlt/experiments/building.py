@@ -141,6 +141,7 @@ def build_engine(
         concurrency=cell.batch.rollout_concurrency,
         on_phase=on_phase,
         exit_rule=None if full_depth else exit_rule(cell),
+        shared_prefill=cell.rollout.engine.shared_prefill,
     )
     return engine
 

@@ -42,9 +42,13 @@ def run(cell: Cell, recorder: Recorder) -> None:
     concurrency = min(cell.batch.rollout_concurrency, len(requests))
 
     def rollout(on_phase: OnPhase | None = None) -> RolloutResult:
-        result: RolloutResult = engine(model, concurrency=concurrency, on_phase=on_phase, exit_rule=rule).generate(
-            requests
-        )
+        result: RolloutResult = engine(
+            model,
+            concurrency=concurrency,
+            on_phase=on_phase,
+            exit_rule=rule,
+            shared_prefill=cell.rollout.engine.shared_prefill,
+        ).generate(requests)
         return result
 
     result, seconds = _measure_time(cell, recorder, rollout)
@@ -104,6 +108,9 @@ def _record_work(recorder: Recorder, result: RolloutResult) -> None:
     stats = result.stats
     recorder.metric("generated_tokens", stats.generated_tokens, "token", method="response tokens, no padding")
     recorder.metric("prompt_tokens", stats.prompt_tokens, "token")
+    recorder.metric(
+        "shared_prompt_tokens", stats.shared_prompt_tokens, "token", method="not run: another request's were the same"
+    )
     recorder.metric("padded_tokens", stats.padded_tokens, "token")
     recorder.metric("recurrent_rows", stats.recurrent_rows, "row", method="tokens run through one loop, over all loops")
     recorder.metric("mean_executed_depth", stats.mean_executed_depth, "loop")

@@ -33,10 +33,10 @@ class KVCache:
         self._flat_values = self._values.flatten(3).flatten(1, 2)
         self.nbytes = 2 * self._keys.numel() * self._keys.element_size()
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copies the first `length` positions of slot `source` to slot `target`, in all planes."""
+    def copy(self, source: int, targets: list[int], length: int) -> None:
+        """Copies the first `length` positions of slot `source` to other slots, in all planes."""
         for pool in (self._keys, self._values):
-            pool[:, target, :length] = pool[:, source, :length]
+            pool[:, targets, :length] = pool[:, source : source + 1, :length]
 
     def prefill(self, slots: list[int], lengths: list[int]) -> Attend:
         """Attention for whole prompts, padded on the right, whose K/V it stores from position 0 on.

@@ -32,6 +32,7 @@ class RolloutStats:
     Attributes:
         generated_tokens: response tokens returned, stop tokens included.
         prompt_tokens: prompt tokens processed.
+        shared_prompt_tokens: those that were not, since another request admitted with theirs has the same prompt.
         padded_tokens: rows of prefill batches that held no token; counted nowhere else.
         recurrent_rows: tokens run through one loop, summed over loops: of the prompts, and of every generated token
             that was fed back.
@@ -50,6 +51,7 @@ class RolloutStats:
 
     generated_tokens: int = 0
     prompt_tokens: int = 0
+    shared_prompt_tokens: int = 0
     padded_tokens: int = 0
     recurrent_rows: int = 0
     executed_depth_sum: int = 0
@@ -95,6 +97,7 @@ class NativeEngine:
         on_phase: called with `prefill` or `decode` around each model call with its sampling, so that a caller may
             measure; returns a context manager.
         exit_rule: when decode tokens stop; None: never early.
+        shared_prefill: whether a prompt of several requests that are admitted together is run once for all of them.
         draw_seed: gives a seed in 0 .. 2^63 - 1 to each request without one.
 
     Attributes:
@@ -110,6 +113,7 @@ class NativeEngine:
         concurrency: int,
         on_phase: OnPhase | None = None,
         exit_rule: ExitRule | None = None,
+        shared_prefill: bool = False,
         draw_seed: Callable[[], int] = random_seed,
     ) -> None:
         if concurrency < 1:
@@ -120,6 +124,7 @@ class NativeEngine:
         self.concurrency = concurrency
         self.on_phase: OnPhase = on_phase or (lambda phase: nullcontext())
         self.exit_rule = exit_rule
+        self.shared_prefill = shared_prefill
         self.draw_seed = draw_seed
         self.weight_version = 0
         self.blocked: str | None = None
@@ -152,6 +157,7 @@ class _Generation:
         self.on_phase = engine.on_phase
         self.concurrency = engine.concurrency
         self.exit_rule = engine.exit_rule
+        self.shared_prefill = engine.shared_prefill
         self.weight_version = engine.weight_version
         self.queue = deque(
             ActiveSequence(
@@ -192,32 +198,57 @@ class _Generation:
         count = min(len(self.queue), self.concurrency - first)
         admitted = [self.queue.popleft() for _ in range(count)]
         self.active += admitted
-        lengths = [len(s.request.prompt_tokens) for s in admitted]
-        width = max(lengths)
-        device = self.model.device
-        input_ids = torch.tensor(
-            [[*s.request.prompt_tokens, *(0,) * (width - length)] for s, length in zip(admitted, lengths, strict=True)],
-            device=device,
-        )
         slots = slice(first, first + count)
-        last = torch.tensor(lengths, device=device) - 1
-        self.positions[slots] = last
+        device = self.model.device
+        lengths = [len(s.request.prompt_tokens) for s in admitted]
+        self.positions[slots] = torch.tensor(lengths, device=device) - 1
         self.seeds[slots] = torch.tensor([s.seed for s in admitted], device=device)
         # Without the dtype, torch.tensor would round a temperature such as 0.6 to fp32 on its way to fp64.
         self.temperatures[slots] = torch.tensor(
             [s.request.temperature for s in admitted], dtype=self.temperatures.dtype, device=device
         )
-        attend = self.cache.prefill(list(range(first, first + count)), lengths)
-        hidden = self.model(input_ids, attend=attend)[-1]
+        rows = self._rows_of(admitted)
+        leaders = [rows.index(row) for row in range(1 + max(rows))]
+        hidden = self._run_prompts([admitted[place] for place in leaders], [first + place for place in leaders])
+        for row, leader in enumerate(leaders):
+            followers = [first + place for place in range(count) if rows[place] == row and place != leader]
+            self._copy_prompt(first + leader, followers, lengths[leader])
+        full_depth = self.model.config.total_ut_steps
+        self._draw(slots, hidden[torch.tensor(rows, device=device)], [full_depth] * count)
+
+    def _rows_of(self, admitted: Sequence[ActiveSequence]) -> list[int]:
+        """For each sequence the row of the prefill batch in which its prompt runs."""
+        if not self.shared_prefill:
+            return list(range(len(admitted)))
+        rows: dict[tuple[int, ...], int] = {}
+        return [rows.setdefault(s.request.prompt_tokens, len(rows)) for s in admitted]
+
+    def _run_prompts(self, sequences: Sequence[ActiveSequence], slots: list[int]) -> Tensor:
+        """The last hidden states of prompts [n, H]; their K/V go into the slots."""
+        prompts = [s.request.prompt_tokens for s in sequences]
+        lengths = [len(prompt) for prompt in prompts]
+        width, device = max(lengths), self.model.device
+        input_ids = torch.tensor([[*prompt, *(0,) * (width - len(prompt))] for prompt in prompts], device=device)
+        hidden = self.model(input_ids, attend=self.cache.prefill(slots, lengths))[-1]
         full_depth = self.model.config.total_ut_steps
         self.stats.prefill_calls += 1
         self.stats.prompt_tokens += sum(lengths)
-        self.stats.padded_tokens += count * width - sum(lengths)
+        self.stats.padded_tokens += len(lengths) * width - sum(lengths)
         self.stats.recurrent_rows += full_depth * sum(lengths)
         self.stats.loop_runs += full_depth
         self.stats.kv_rows_read += full_depth * sum(lengths)
         self.stats.kv_rows_written += full_depth * sum(lengths)
-        self._draw(slots, hidden[torch.arange(count, device=device), last], [full_depth] * count)
+        return hidden[torch.arange(len(lengths), device=device), torch.tensor(lengths, device=device) - 1]
+
+    def _copy_prompt(self, source: int, targets: list[int], length: int) -> None:
+        """Gives other slots the K/V of the first `length` positions of a slot."""
+        if not targets:
+            return
+        self.cache.copy(source, targets, length)
+        copied = self.model.config.total_ut_steps * length
+        self.stats.shared_prompt_tokens += len(targets) * length
+        self.stats.kv_rows_read += copied
+        self.stats.kv_rows_written += len(targets) * copied
 
     def decode(self) -> None:
         """Feeds the newest token of every active sequence and draws the next."""
@@ -288,7 +319,7 @@ class _Generation:
             if moved is not sequence:
                 source = len(self.active)
                 self.active[slot] = moved
-                self.cache.move(source, slot, moved.length)
+                self.cache.copy(source, [slot], moved.length)
                 self.stats.kv_rows_read += self.model.config.total_ut_steps * moved.length
                 self.stats.kv_rows_written += self.model.config.total_ut_steps * moved.length
                 for state in (self.tokens, self.positions, self.seeds, self.temperatures):

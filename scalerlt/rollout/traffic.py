@@ -23,7 +23,8 @@ class RolloutTraffic:
         kv_read: the attention of one sequence in one loop and layer reads the K and V of each position that it attends
             to once: n for a prompt of n tokens, p + 1 for a decode token at position p. With them what is copied.
         kv_written: K and V of each token in each loop and layer that it ran; of a token that stopped at depth d a copy
-            for each of the K - d deeper loops; and those of a sequence that was moved to another slot.
+            for each of the K - d deeper loops; and those of a sequence that was moved to another slot, or of a prompt
+            that was copied to the slots of further requests.
         readout: each batch of drawn tokens reads the output head once; logits are written once and read once.
     """
 

@@ -1,19 +1,24 @@
 """Config group `rollout`: how responses are generated."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from scalerlt.schema.fields import Flag, NonNegativeFloat, PositiveInt, Target
+from scalerlt.schema.fields import Flag, IdentityDefault, NonNegativeFloat, PositiveInt, Target
 from scalerlt.schema.registry import config, config_group
 
 
 @config
 class Engine:
-    """The program that generates: `rollout/engine=native`."""
+    """The program that generates: `rollout/engine=native`.
+
+    Attributes:
+        shared_prefill: run a prompt once for those of its responses that are admitted together.
+    """
 
     name: str
     target: Target = Field(alias="_target_")
+    shared_prefill: Annotated[Flag, IdentityDefault(False)] = False
 
 
 @config
