@@ -82,6 +82,8 @@ def requests_for(
                     prompt_tokens=tokens,
                     max_new_tokens=cell.rollout.max_new_tokens,
                     temperature=cell.rollout.temperature if temperature is None else temperature,
+                    top_k=cell.rollout.top_k,
+                    top_p=cell.rollout.top_p,
                     seed=seed,
                     ignore_eos=cell.rollout.ignore_eos,
                     forced_depths=traced_depths(cell, seed),

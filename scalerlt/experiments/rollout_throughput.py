@@ -132,7 +132,12 @@ def _compare_logprobs(
     requests: Sequence[Request],
     responses: Sequence[Response],
 ) -> None:
-    """Largest |difference| between the rollout's log-probs and the learner's over the same tokens and depths."""
+    """Largest |difference| between the rollout's log-probs and the learner's over the same tokens and depths.
+
+    The learner's are of the whole vocabulary: where the rollout is greedy or draws from a part of it, its raw log-probs
+    are compared.
+    """
+    raw = cell.rollout.temperature == 0 or any(request.truncates for request in requests)
     kind: LogprobKind = "dense" if cell.rollout.schedule == "dense" else "replay"
     rows = [
         TrainingResponse(request.prompt_tokens, response.tokens, advantage=0.0, exit_depths=response.exit_depths)
@@ -144,13 +149,13 @@ def _compare_logprobs(
             kind,
             model,
             rows,
-            temperature=cell.rollout.temperature or 1.0,  # greedy log-probs are those of the unscaled logits
+            temperature=1.0 if raw else cell.rollout.temperature,
             microbatch_tokens=cell.batch.microbatch_tokens,
         )
         return max(
             abs(ours - theirs)
             for response, logprobs in zip(responses, evaluated, strict=True)
-            for ours, theirs in zip(response.logprobs, logprobs, strict=True)
+            for ours, theirs in zip(response.raw_logprobs if raw else response.logprobs, logprobs, strict=True)
         )
 
     method = f"max over tokens, against {kind} log-probs"

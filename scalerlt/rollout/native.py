@@ -180,6 +180,9 @@ class _Generation:
         self.positions = torch.zeros_like(self.tokens)
         self.seeds = torch.zeros_like(self.tokens)
         self.temperatures = torch.zeros_like(self.tokens, dtype=internal_dtype(model.dtype))
+        self.top_k = torch.zeros_like(self.tokens)
+        self.top_p = torch.ones_like(self.tokens, dtype=torch.float64)
+        self.slot_state = (self.tokens, self.positions, self.seeds, self.temperatures, self.top_k, self.top_p)
 
     def run(self) -> RolloutResult:
         while self.queue or self.active:
@@ -207,6 +210,8 @@ class _Generation:
         self.temperatures[slots] = torch.tensor(
             [s.request.temperature for s in admitted], dtype=self.temperatures.dtype, device=device
         )
+        self.top_k[slots] = torch.tensor([s.request.top_k for s in admitted], device=device)
+        self.top_p[slots] = torch.tensor([s.request.top_p for s in admitted], dtype=torch.float64, device=device)
         rows = self._rows_of(admitted)
         leaders = [rows.index(row) for row in range(1 + max(rows))]
         hidden = self._run_prompts([admitted[place] for place in leaders], [first + place for place in leaders])
@@ -284,13 +289,15 @@ class _Generation:
         sequences = self.active[slots]
         temperatures = {s.request.temperature for s in sequences}
         forced = [s.forced_token for s in sequences]
+        truncates = any(s.request.truncates for s in sequences)
         if temperatures == {0} and all(token is None for token in forced):
             tokens, logprobs = greedy(logits)
         else:
             uniform = uniforms(self.seeds[slots], self.positions[slots])
             given = torch.tensor([-1 if token is None else token for token in forced], device=logits.device)
-            tokens, logprobs = sample(logits, self.temperatures[slots], uniform, given)
-        raw = logprobs if temperatures <= {0, 1} else raw_logprobs(logits, tokens)
+            truncation = (self.top_k[slots], self.top_p[slots]) if truncates else None
+            tokens, logprobs = sample(logits, self.temperatures[slots], uniform, given, truncation)
+        raw = logprobs if temperatures <= {0, 1} and not truncates else raw_logprobs(logits, tokens)
         self.tokens[slots] = tokens
         for sequence, *drawn in zip(sequences, tokens.tolist(), logprobs.tolist(), raw.tolist(), depths, strict=True):
             sequence.append(*drawn)
@@ -322,5 +329,5 @@ class _Generation:
                 self.cache.copy(source, [slot], moved.length)
                 self.stats.kv_rows_read += self.model.config.total_ut_steps * moved.length
                 self.stats.kv_rows_written += self.model.config.total_ut_steps * moved.length
-                for state in (self.tokens, self.positions, self.seeds, self.temperatures):
+                for state in self.slot_state:
                     state[slot] = state[source]

@@ -21,6 +21,8 @@ class Request:
         prompt_tokens: at least one token id.
         max_new_tokens: most tokens to generate, at least 1.
         temperature: divides the logits; 0 is greedy.
+        top_k: draw from the most probable tokens only, so many; 0: from all.
+        top_p: draw from the fewest most probable tokens whose probabilities sum to at least this; 1: from all.
         seed: with the position of a token it alone decides which token is drawn; None: the engine draws one and reports
             it.
         stop_token_ids: ids that end the response, beside the model's eos_token_id.
@@ -35,12 +37,19 @@ class Request:
     prompt_tokens: tuple[int, ...]
     max_new_tokens: int
     temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
     seed: int | None = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     forced_tokens: tuple[int, ...] | None = None
     forced_depths: tuple[int, ...] | None = None
     request_id: str
+
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens are drawn from a part of the distribution."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
 
     def stops(self, config: OuroConfig) -> frozenset[int]:
         """The token ids that end this response."""
@@ -56,7 +65,7 @@ class Response:
         request_id: the request's.
         tokens: at least one id; the token that stopped the response is the last.
         logprobs: one per token: its log-probability in the distribution it was drawn from (logits divided by the
-            temperature), or under the unscaled logits when greedy.
+            temperature, truncated by top_k and top_p), or under the unscaled logits when greedy.
         raw_logprobs: one per token: its log-probability under the unscaled logits.
         exit_depths: one per token: the loops behind the hidden state that it was read out from. The first is K. An
             input token ran as many loops as the response token after it names: [K] * prompt + exit_depths[1:].
@@ -113,6 +122,12 @@ def _problems(request: Request, config: OuroConfig) -> list[str]:
         )
     if not 0 <= request.temperature < math.inf:
         problems.append(f"temperature is {request.temperature}, it has to be 0 (greedy) or a positive number")
+    if request.top_k < 0:
+        problems.append(f"top_k is {request.top_k}, it has to be at least 1, or 0 for no limit")
+    if not 0 < request.top_p <= 1:
+        problems.append(f"top_p is {request.top_p}, it has to be above 0 and at most 1")
+    if request.truncates and request.forced_tokens is not None:
+        problems.append("forced_tokens may lie outside of what top_k and top_p keep; give one or the other")
     if request.seed is not None and not 0 <= request.seed <= MAX_SEED:
         problems.append(f"seed is {request.seed}, it has to be in 0 .. 2^63 - 1")
     return problems + _forced_problems(request, config.total_ut_steps)

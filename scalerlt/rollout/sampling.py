@@ -57,8 +57,33 @@ def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, best
 
 
+def truncated(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Logits of what is left of each row's distribution, minus infinity elsewhere.
+
+    First the `top_k` most probable tokens are kept, then of these the fewest whose probabilities, renormalised, sum to
+    `top_p` or more (nucleus sampling, arXiv 1904.09751; the order is vLLM's). Of equal logits the lower token id comes
+    first; at least one token is kept.
+
+    Args:
+        logits: [N, V], divided by the temperature.
+        top_k: [N] int64; 0: all.
+        top_p: [N] fp64, above 0; 1: all.
+    """
+    values, order = logits.sort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(logits.shape[-1], device=logits.device)
+    outside = (ranks >= top_k[:, None]) & (top_k > 0)[:, None]
+    probabilities = torch.softmax(values.double().masked_fill(outside, -torch.inf), -1)
+    before = probabilities.cumsum(-1) - probabilities
+    outside |= (before >= top_p[:, None]) & (top_p < 1)[:, None] & (ranks > 0)
+    return logits.masked_fill(torch.zeros_like(outside).scatter(-1, order, outside), -torch.inf)
+
+
 def sample(
-    logits: Tensor, temperatures: Tensor, uniform: Tensor, forced: Tensor | None = None
+    logits: Tensor,
+    temperatures: Tensor,
+    uniform: Tensor,
+    forced: Tensor | None = None,
+    truncation: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One token per row: greedy where the temperature is 0, else drawn from softmax(logits / temperature).
 
@@ -70,6 +95,7 @@ def sample(
         temperatures: [N] in the internal dtype.
         uniform: [N] fp64 in [0, 1).
         forced: [N] int64, the token to evaluate in place of the one chosen; -1 where the row is free.
+        truncation: top_k and top_p as `truncated` takes them, of no consequence where greedy; None: none.
 
     Returns:
         tokens [N] int64; their log-probabilities [N] in the internal dtype: in the distribution drawn from, or under
@@ -77,6 +103,8 @@ def sample(
     """
     is_greedy = temperatures == 0
     scaled = logits.to(temperatures.dtype) / torch.where(is_greedy, 1.0, temperatures)[:, None]
+    if truncation is not None:
+        scaled = torch.where(is_greedy[:, None], scaled, truncated(scaled, *truncation))
     logprobs = torch.log_softmax(scaled, -1)
     cumulative = logprobs.to(torch.float64).exp().cumsum(-1)
     drawn = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)

@@ -45,4 +45,4 @@ class Trace(Rollout):
                 f"rollout.depth_shares has {len(self.depth_shares)} shares and model.total_ut_steps="
                 f"{cell.model.total_ut_steps} depths; give one for each"
             )
-        return None
+        return Rollout.supports(self, cell, machine)
