@@ -10,8 +10,9 @@ from models.small import SMALL, small_model
 
 from scalerlt.learner.auto import AutoLayout, CostModel
 from scalerlt.learner.batching import TrainingResponse
-from scalerlt.learner.checkpoint import NoCheckpoint
+from scalerlt.learner.checkpoint import NoCheckpoint, Segments
 from scalerlt.learner.grpo import Grpo
+from scalerlt.learner.layout import WholeSequences
 from scalerlt.learner.optimizer import ActorOptimizer, OptimizerSettings, freeze_exit_gate
 from scalerlt.learner.prefix import JointPrefix, PackedPrefix, SharedPrefix, StreamedPrefix
 from scalerlt.learner.rltt import Rltt
@@ -46,7 +47,12 @@ def chosen(wave_responses: int) -> AutoLayout:
     return forced(CANDIDATES[wave_responses % len(CANDIDATES)], wave_responses)
 
 
-LAYOUTS = (*WAVES, packed, chosen)
+def segmented(wave_responses: int) -> WholeSequences:
+    """Whole sequences in segments of every kind, other ones for each number of responses of a wave up to three."""
+    return WholeSequences(Segments(*((2, 1, 3), (1, 0, 2), (0, 2, 0), (2, 0, 5))[wave_responses % 4]))
+
+
+LAYOUTS = (*WAVES, packed, chosen, segmented)
 TWO_UPDATES = OptimizerSettings(name="adamw", learning_rate=1e-3, eps=1e-5, weight_decay=0.1)
 GRPO = Grpo(clip_low=0.2, clip_high=0.3, kl_coef=0.1)
 RLTT = Rltt(alpha=1.5, kl_coef=0.1)

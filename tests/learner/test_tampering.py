@@ -5,9 +5,9 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from learner.prefix_cases import WAVES, gradients, group, largest_difference, make_learner
+from learner.prefix_cases import WAVES, forced, gradients, group, largest_difference, make_learner
 
-from scalerlt.learner.checkpoint import LayerCheckpoint, LoopCheckpoint, NoCheckpoint
+from scalerlt.learner.checkpoint import LayerCheckpoint, LoopCheckpoint, NoCheckpoint, Segments
 from scalerlt.learner.layout import Pass, StepRun, no_phase
 from scalerlt.learner.prefix import JointPrefix, PackedPrefix, SharedPrefix, StreamedPrefix
 from scalerlt.learner.step import ActorUpdate
@@ -17,6 +17,8 @@ SCHEDULES: dict[str, Callable[[], object]] = {
     "none": NoCheckpoint,
     "layer": LayerCheckpoint,
     "loop": LoopCheckpoint,
+    "segments": lambda: Segments(2, 1, 3),
+    "auto": lambda: forced("joint"),
     "prefix": lambda: SharedPrefix(2),
     "joint": lambda: JointPrefix(2),
     "streamed": lambda: StreamedPrefix(2),
@@ -99,7 +101,7 @@ def wave_pass(layout: SharedPrefix, spoil: Callable[[Pass], None] | None) -> Act
     learner = make_learner(layout)
     run = StepRun(learner._estimator, learner.optimizer, layout.schedule, no_phase)
     for part in layout.passes(RESPONSES, 1000, run):
-        values = part.evaluate()
+        values = part.evaluate().logprobs
         if spoil is not None:
             spoil(part)
         with run.backward():
