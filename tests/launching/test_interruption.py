@@ -174,12 +174,16 @@ def test_queues_wait_for_one_another_and_run_no_cell_twice(tmp_path: Path, start
 )
 def test_what_a_signal_means(sent: list[signal.Signals], finish: bool, end_now: bool) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    with Interrupts() as interrupts:
-        for number in sent:
-            os.kill(os.getpid(), number)
-        assert (interrupts.finish.is_set(), interrupts.end_now.is_set()) == (finish, end_now)
-    assert [signal.getsignal(number) for number in numbers] == before
+    inherited = [signal.signal(number, signal.SIG_DFL) for number in numbers]  # which may be nohup's
+    try:
+        with Interrupts() as interrupts:
+            for number in sent:
+                os.kill(os.getpid(), number)
+            assert (interrupts.finish.is_set(), interrupts.end_now.is_set()) == (finish, end_now)
+        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_DFL] * 3
+    finally:
+        for number, handler in zip(numbers, inherited, strict=True):
+            signal.signal(number, handler)
 
 
 def test_what_nohup_ignores_stays_ignored() -> None:

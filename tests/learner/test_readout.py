@@ -367,8 +367,8 @@ def test_log_probs_of_a_batch_are_the_same(kind: str):
 
 def test_log_probs_of_all_loops_are_the_same():
     model, batch = small_model(), pack(answers(depths=False))
-    full = loop_logprobs(model, batch, temperature=0.7)
-    tiled = loop_logprobs(model, batch, temperature=0.7, readout=TiledReadout(5))
+    full = loop_logprobs(model, batch, temperature=0.7).logprobs
+    tiled = loop_logprobs(model, batch, temperature=0.7, readout=TiledReadout(5)).logprobs
     assert torch.allclose(tiled, full, rtol=0, atol=1e-12)
 
 
