@@ -86,9 +86,9 @@ def test_a_forward_pass_without_gradient_works(schedule):
 
 GRID = [
     (loops, layers, chunk)
-    for loops in (0, 1, 2, 3)
+    for loops in (0, 1, 2)
     for layers in (0, 1, 2)
-    for chunk in (0, 1, 3, 8)
+    for chunk in (0, 1, 5)
     if loops or layers or chunk
 ]
 

@@ -56,7 +56,6 @@ def measured(cell: Cell, directory: Path) -> dict[str, Any]:
         ({"model.num_hidden_layers": 3, "model.total_ut_steps": 3}, {"precision": "bf16", "checkpoint": "loop"}),
         ({"checkpoint.readout": "tiled", "checkpoint.readout_tile": 16}, {"precision": "fp32", "checkpoint": "loop"}),
         ({"checkpoint.readout": "tiled", "checkpoint.readout_tile": 32}, {"precision": "bf16", "checkpoint": "layer"}),
-        ({}, {"checkpoint": "segments"}),
         ({"checkpoint.layer_interval": 1, "checkpoint.query_chunk": 8}, {"checkpoint": "segments"}),
         ({"checkpoint.loop_interval": 0, "checkpoint.query_chunk": 8}, {"checkpoint": "segments", "precision": "bf16"}),
         ({}, {"checkpoint": "prefix"}),
