@@ -29,7 +29,7 @@ class Attend(Protocol):
         Args:
             loop: the loop that is running, from 0.
             layer: the physical layer, from 0.
-            q: [B, T, heads, head_dim], rotated, not scaled.
+            q: [B, T, heads, head_dim], rotated, not scaled; B, T stand for the rows as the caller lays them out.
             k: [B, T, kv_heads, head_dim], rotated.
             v: [B, T, kv_heads, head_dim].
 

@@ -49,11 +49,11 @@ class ExitRule:
         """Whether the exit gate decides anything."""
         return self.threshold < 1
 
-    def stops(self, loop: int, remaining: Tensor) -> Tensor:
+    def stops(self, loop: int | Tensor, remaining: Tensor) -> Tensor:
         """Which tokens the gate stops after `loop`, from 1, or with a delay so many loops later.
 
         Args:
-            loop: the loop that has just run.
+            loop: the loop that has just run, of all tokens or [N] of each.
             remaining: [N] prod (1 - lambda) of the loops so far, in the internal dtype.
 
         Returns:

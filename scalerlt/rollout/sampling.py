@@ -84,6 +84,8 @@ def sample(
     uniform: Tensor,
     forced: Tensor | None = None,
     truncation: tuple[Tensor, Tensor] | None = None,
+    *,
+    some_greedy: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """One token per row: greedy where the temperature is 0, else drawn from softmax(logits / temperature).
 
@@ -96,21 +98,25 @@ def sample(
         uniform: [N] fp64 in [0, 1).
         forced: [N] int64, the token to evaluate in place of the one chosen; -1 where the row is free.
         truncation: top_k and top_p as `truncated` takes them, of no consequence where greedy; None: none.
+        some_greedy: whether a temperature may be 0; if not, the likeliest tokens are not looked for.
 
     Returns:
         tokens [N] int64; their log-probabilities [N] in the internal dtype: in the distribution drawn from, or under
         the unscaled logits where greedy.
     """
-    is_greedy = temperatures == 0
-    scaled = logits.to(temperatures.dtype) / torch.where(is_greedy, 1.0, temperatures)[:, None]
+    is_greedy = temperatures == 0 if some_greedy else None
+    divisors = temperatures if is_greedy is None else torch.where(is_greedy, 1.0, temperatures)
+    scaled = logits.to(temperatures.dtype) / divisors[:, None]
     if truncation is not None:
-        scaled = torch.where(is_greedy[:, None], scaled, truncated(scaled, *truncation))
+        kept = truncated(scaled, *truncation)
+        scaled = kept if is_greedy is None else torch.where(is_greedy[:, None], scaled, kept)
     logprobs = torch.log_softmax(scaled, -1)
     cumulative = logprobs.to(torch.float64).exp().cumsum(-1)
     drawn = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)
     # Only a row of NaN finds no token; the index stays valid, and the caller sees its NaN log-probability.
-    drawn = drawn[:, 0].clamp(max=logits.shape[-1] - 1)
-    tokens = torch.where(is_greedy, logprobs.argmax(-1), drawn)
+    tokens = drawn[:, 0].clamp(max=logits.shape[-1] - 1)
+    if is_greedy is not None:
+        tokens = torch.where(is_greedy, logprobs.argmax(-1), tokens)
     if forced is not None:
         tokens = torch.where(forced < 0, tokens, forced)
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]

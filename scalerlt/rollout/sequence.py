@@ -2,8 +2,12 @@
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
 
 from scalerlt.rollout.request import FinishReason, Request
+from scalerlt.rollout.sampling import uniforms
 
 
 @dataclass
@@ -50,6 +54,19 @@ class ActiveSequence:
     def length(self) -> int:
         """Positions that hold K/V: the newest token has not been fed back."""
         return len(self.request.prompt_tokens) + len(self.tokens) - 1
+
+    @cached_property
+    def _uniforms(self) -> list[float]:
+        """The random numbers of all positions that the response may have."""
+        first = len(self.request.prompt_tokens)
+        positions = torch.arange(first, first + self.request.max_new_tokens)
+        found: list[float] = uniforms(torch.tensor(self.seed), positions).tolist()
+        return found
+
+    @property
+    def next_uniform(self) -> float:
+        """The random number in [0, 1) that the next token is drawn with."""
+        return self._uniforms[len(self.tokens)]
 
     @property
     def forced_token(self) -> int | None:

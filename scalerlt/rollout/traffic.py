@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from scalerlt.models.ouro import OuroForCausalLM
-from scalerlt.rollout.native import RolloutStats
+from scalerlt.rollout.stats import RolloutStats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ def rollout_traffic(model: OuroForCausalLM, stats: RolloutStats) -> RolloutTraff
         + embedded * config.hidden_size * size,
         kv_read=stats.kv_rows_read * kv_row,
         kv_written=stats.kv_rows_written * kv_row,
-        readout=(stats.prefill_calls + stats.decode_steps) * _nbytes(model.lm_head.parameters())
+        readout=stats.readouts * _nbytes(model.lm_head.parameters())
         + 2 * stats.generated_tokens * config.vocab_size * size,
     )
 

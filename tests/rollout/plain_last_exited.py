@@ -1,7 +1,8 @@
-"""The deferred rollout `last_exited` a second time, from its definition: one token at a time, plain fp64, no cache.
+"""The deferred rollouts a second time, from their definition: one token at a time, plain fp64, no cache.
 
 For every token that is generated everything before it is computed again. K/V are never copied: every token owns one
-version per loop that it ran, and a query at loop r reads of token j the version min(r, depth of j).
+version per loop that it ran, and a query at loop r reads of token j the version min(r, depth of j) under `last_exited`,
+version r under `deferred_fill`, and of a response under `shared_kv` the version that is the depth of j.
 """
 
 import math
@@ -24,8 +25,16 @@ class PlainResponse:
     """Smallest distance of a gate's decision to its threshold."""
 
 
-def one_loop(model: PlainOuro, x: Vector, index: int, loop: int, depths: list[int], versions: Versions) -> Vector:
+def one_loop(
+    model: PlainOuro, x: Vector, index: int, loop: int, depths: list[int], versions: Versions, kv: str = "last_exited"
+) -> Vector:
     """Loop `loop` of token `index`; `depths` are those of the tokens before it."""
+    read = {
+        "last_exited": lambda j: min(loop, depths[j]),
+        "deferred_fill": lambda j: loop,
+        "shared_kv": lambda j: depths[j],
+        "prompt": lambda j: loop,
+    }[kv]
     w = model.weights
     for layer in range(model.layers):
         p = f"model.layers.{layer}."
@@ -41,7 +50,7 @@ def one_loop(model: PlainOuro, x: Vector, index: int, loop: int, depths: list[in
             q = model.rope(model.head(query, head), index)
             scores, values = [], []
             for j in range(index + 1):
-                version = loop if j == index else min(loop, depths[j])
+                version = loop if j == index else read(j)
                 key, value = versions[j, version, layer]
                 scores.append(float(q @ model.rope(model.head(key, kv_head), j)) / math.sqrt(model.head_dim))
                 values.append(model.head(value, kv_head))
@@ -79,6 +88,7 @@ def plain_last_exited(
     delay: int = 0,
     trace: list[int] | None = None,
     forced: list[int] | None = None,
+    kv: str = "last_exited",
 ) -> PlainResponse:
     """`trace` gives the depths instead of the gate, `forced` the tokens instead of the sampling."""
     tokens, depths = list(prompt), [model.loops] * len(prompt)
@@ -91,8 +101,10 @@ def plain_last_exited(
             h = model.weights["model.embed_tokens.weight"][token]
             known = depths[index] if index < len(depths) else None
             remaining, depth, ends_at = 1.0, 0, model.loops
-            for loop in range(1, (known or model.loops) + 1):
-                h = one_loop(model, h, index, loop, depths, versions)
+            # Under `deferred_fill` the loops that a token left out have run when they are read.
+            loops = model.loops if known is None or kv == "deferred_fill" else known
+            for loop in range(1, loops + 1):
+                h = one_loop(model, h, index, loop, depths, versions, "prompt" if index < len(prompt) else kv)
                 depth = loop
                 if known is None and trace is not None:
                     if loop == trace[len(result.tokens)]:

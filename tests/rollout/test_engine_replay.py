@@ -11,9 +11,17 @@ from rollout.test_shared_prefill import RULE, asked
 from scalerlt.models.ouro import OuroForCausalLM
 from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.rollout.native import NativeEngine
+from scalerlt.rollout.recurrence import SkippedKV
 from scalerlt.rollout.request import Request, Response
 
 DELAYED = ExitRule(threshold=0.5, min_loops=1, delay=1)
+SCHEDULES: dict[str, tuple[ExitRule | None, SkippedKV]] = {
+    "dense": (None, "last_exited"),
+    "last_exited": (RULE, "last_exited"),
+    "delayed_exit": (DELAYED, "last_exited"),
+    "deferred_fill": (RULE, "deferred_fill"),
+    "shared_kv": (RULE, "shared_kv"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +35,14 @@ def requests() -> list[Request]:
 
 
 def replayed(
-    model: OuroForCausalLM, answers: list[Response], *, concurrency: int = 4, shared: bool = False
+    model: OuroForCausalLM, answers: list[Response], *, concurrency: int = 4, **settings: object
 ) -> list[Response]:
     """Everything forced; the exit gate is not asked and no recorded log-prob is given."""
     forced = [
         replace(request, forced_tokens=answer.tokens, forced_depths=answer.exit_depths)
         for request, answer in zip(requests(), answers, strict=True)
     ]
-    return NativeEngine(model, concurrency=concurrency, shared_prefill=shared).generate(forced).responses
+    return NativeEngine(model, concurrency=concurrency, **settings).generate(forced).responses
 
 
 def mismatches(one: list[Response], other: list[Response]) -> int:
@@ -44,13 +52,19 @@ def mismatches(one: list[Response], other: list[Response]) -> int:
     return sum(ours != theirs for ours, theirs in pairs)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("rule", [None, RULE, DELAYED], ids=["dense", "last_exited", "delayed_exit"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"shared_prefill": True}, {"refill": False}, {"deterministic": True}],
+    ids=["plain", "shared_prefill", "no_refill", "deterministic"],
+)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_replay_is_the_rollout_bit_for_bit(dtype: torch.dtype, rule: ExitRule | None, shared: bool) -> None:
+def test_replay_is_the_rollout_bit_for_bit(dtype: torch.dtype, schedule: str, settings: dict[str, bool]) -> None:
     model = deep_model(dtype)
-    answers = NativeEngine(model, concurrency=4, exit_rule=rule, shared_prefill=shared).generate(requests()).responses
-    again = replayed(model, answers, shared=shared)
+    rule, kv = SCHEDULES[schedule]
+    engine = NativeEngine(model, concurrency=4, exit_rule=rule, kv=kv, **settings)
+    answers = engine.generate(requests()).responses
+    again = replayed(model, answers, kv=kv, **settings)
     assert mismatches(answers, again) == 0
     assert [answer.tokens for answer in again] == [answer.tokens for answer in answers]
     assert [answer.exit_depths for answer in again] == [answer.exit_depths for answer in answers]

@@ -15,7 +15,7 @@ from scalerlt.models.checkpoint import build
 from scalerlt.models.config import OuroConfig
 from scalerlt.models.ouro import OuroForCausalLM
 from scalerlt.rollout.exit_rule import ExitRule
-from scalerlt.rollout.kv_cache import KVCache
+from scalerlt.rollout.kv_cache import KVCache, Row
 from scalerlt.rollout.native import NativeEngine
 from scalerlt.rollout.request import Request, Response
 
@@ -58,7 +58,7 @@ def ragged(count: int, seed: int = 0, *, vocabulary: int = SMALL.vocab_size, lon
     ]
 
 
-def plain(model: OuroForCausalLM, request: Request, rule: ExitRule | None) -> PlainResponse:
+def plain(model: OuroForCausalLM, request: Request, rule: ExitRule | None, kv: str = "last_exited") -> PlainResponse:
     rule = rule or ExitRule(threshold=1.0, min_loops=1)
     assert request.seed is not None
     return plain_last_exited(
@@ -74,6 +74,7 @@ def plain(model: OuroForCausalLM, request: Request, rule: ExitRule | None) -> Pl
         delay=rule.delay,
         trace=None if request.forced_depths is None else list(request.forced_depths),
         forced=None if request.forced_tokens is None else list(request.forced_tokens),
+        kv=kv,
     )
 
 
@@ -143,44 +144,47 @@ def test_given_depths_agree_with_the_plain_implementation(concurrency: int) -> N
     compare_traced(concurrency)
 
 
-def no_copy(self: KVCache, slots: torch.Tensor, positions: torch.Tensor, depth: int) -> None:
+def no_copy(self: KVCache, rows: list[Row]) -> None:
     pass
 
 
-def only_the_next_loop(self: KVCache, slots: torch.Tensor, positions: torch.Tensor, depth: int) -> None:
-    rows = slots * self._capacity + positions
-    for pool in (self._flat_keys, self._flat_values):
-        loops = pool.unflatten(0, (self._loops, self._layers))
-        loops[depth : depth + 1, :, rows] = loops[depth - 1, :, rows]
+def only_the_next_loop(self: KVCache, rows: list[Row]) -> None:
+    for row in rows:
+        for pool in (self._keys, self._values):
+            pool[row.loop + 1 : row.loop + 2, :, row.slot, row.position] = pool[row.loop, :, row.slot, row.position]
 
 
-def another_layer(self: KVCache, slots: torch.Tensor, positions: torch.Tensor, depth: int) -> None:
-    rows = slots * self._capacity + positions
-    for pool in (self._flat_keys, self._flat_values):
-        loops = pool.unflatten(0, (self._loops, self._layers))
-        loops[depth:, :, rows] = loops[depth - 1, :, rows].flip(0)
+def another_layer(self: KVCache, rows: list[Row]) -> None:
+    for row in rows:
+        for pool in (self._keys, self._values):
+            pool[row.loop + 1 :, :, row.slot, row.position] = pool[row.loop, :, row.slot, row.position].flip(0)
 
 
-def keys_alone(self: KVCache, slots: torch.Tensor, positions: torch.Tensor, depth: int) -> None:
-    rows = slots * self._capacity + positions
-    loops = self._flat_keys.unflatten(0, (self._loops, self._layers))
-    loops[depth:, :, rows] = loops[depth - 1, :, rows]
+def keys_alone(self: KVCache, rows: list[Row]) -> None:
+    for row in rows:
+        pool = self._keys
+        pool[row.loop + 1 :, :, row.slot, row.position] = pool[row.loop, :, row.slot, row.position]
 
 
-def from_full_depth_of_the_first(self: KVCache, slots: torch.Tensor, positions: torch.Tensor, depth: int) -> None:
-    rows = slots * self._capacity + positions
-    for pool in (self._flat_keys, self._flat_values):
-        loops = pool.unflatten(0, (self._loops, self._layers))
-        loops[depth:, :, rows] = loops[0, :, rows]
+def from_the_first_loop(self: KVCache, rows: list[Row]) -> None:
+    for row in rows:
+        for pool in (self._keys, self._values):
+            pool[row.loop + 1 :, :, row.slot, row.position] = pool[0, :, row.slot, row.position]
 
 
-@pytest.mark.parametrize(
-    "mutant", [no_copy, only_the_next_loop, another_layer, keys_alone, from_full_depth_of_the_first]
-)
+def right(self: KVCache, rows: list[Row]) -> None:
+    for row in rows:
+        for pool in (self._keys, self._values):
+            pool[row.loop + 1 :, :, row.slot, row.position] = pool[row.loop, :, row.slot, row.position]
+
+
+@pytest.mark.parametrize("mutant", [no_copy, only_the_next_loop, another_layer, keys_alone, from_the_first_loop])
 def test_a_wrong_copy_of_keys_and_values_is_found_out(mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KVCache, "copy_to_deeper", mutant)
     with pytest.raises(AssertionError):
         compare_traced()
+    monkeypatch.setattr(KVCache, "copy_to_deeper", right)
+    compare_traced()
 
 
 @pytest.mark.parametrize("threshold", [1.0, 1.5, float("inf")])
@@ -248,7 +252,7 @@ def test_only_loops_that_ran_are_counted() -> None:
 
     class Counting(OuroForCausalLM):
         def loop(self, loop: int, x: torch.Tensor, *rest: torch.Tensor, **options: object) -> torch.Tensor:
-            rows.append(x.shape[0] * x.shape[1])
+            rows.append(x.shape[:-1].numel())
             return super().loop(loop, x, *rest, **options)  # type: ignore[arg-type]
 
     model = deep_model()

@@ -9,11 +9,13 @@ from measure.operand_counter import OperandCounter
 from models.small import SMALL, small_model
 from torch.nn import functional
 
+import scalerlt.rollout.kv_cache as kv_cache
 import scalerlt.rollout.native as native
 from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.rollout.kv_cache import KVCache
-from scalerlt.rollout.native import NativeEngine, RolloutResult
+from scalerlt.rollout.native import NativeEngine
 from scalerlt.rollout.request import Request
+from scalerlt.rollout.stats import RolloutResult
 from scalerlt.rollout.traffic import rollout_traffic
 
 K, L = SMALL.total_ut_steps, SMALL.num_hidden_layers
@@ -67,6 +69,8 @@ class Observed:
             return pools[0]
 
         monkeypatch.setattr(functional, "scaled_dot_product_attention", attention)
+        # Gathered copies are no part of the traffic: K/V of rows at different loops are read where they are.
+        monkeypatch.setattr(kv_cache, "GATHERED_BYTES", 0)
         monkeypatch.setattr(native, "KVCache", pool)
         engine = NativeEngine(self.model, concurrency=concurrency, exit_rule=rule)
         self.result: RolloutResult = engine.generate(requests())

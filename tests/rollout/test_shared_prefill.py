@@ -11,8 +11,9 @@ from models.small import SMALL
 from rollout.test_last_exited import DEEP, K, deep_model
 
 from scalerlt.rollout.exit_rule import ExitRule
-from scalerlt.rollout.native import NativeEngine, RolloutResult
+from scalerlt.rollout.native import NativeEngine
 from scalerlt.rollout.request import Request
+from scalerlt.rollout.stats import RolloutResult
 
 RULE = ExitRule(threshold=0.6, min_loops=1)
 

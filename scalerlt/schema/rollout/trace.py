@@ -1,13 +1,13 @@
 """`rollout=trace`: the depths of decode tokens are given, and no exit gate is run."""
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import field_validator
 
-from scalerlt.schema.fields import UnitInterval
+from scalerlt.schema.fields import IdentityDefault, UnitInterval
 from scalerlt.schema.registry import config_group
-from scalerlt.schema.rollout import Rollout
+from scalerlt.schema.rollout import Rollout, SkippedKV
 
 if TYPE_CHECKING:
     from scalerlt.schema.cell import Cell
@@ -16,15 +16,21 @@ if TYPE_CHECKING:
 
 @config_group("rollout", "trace")
 class Trace(Rollout):
-    """Depths are drawn for every request and position beforehand, K/V of loops that are left out as under
-    `last_exited`: the same work for any weights.
+    """Depths are drawn for every request and position beforehand: the same work for any weights.
 
     Attributes:
         depth_shares: the share of decode tokens at each depth 1 .. K; they sum to 1.
+        kv: what stands for the K/V of loops that are left out, as under the rollout schedule of that name.
     """
 
     schedule: Literal["trace"]
     depth_shares: list[UnitInterval]
+    kv: Annotated[SkippedKV, IdentityDefault("last_exited")] = "last_exited"
+
+    @property
+    def skipped_kv(self) -> SkippedKV:
+        """What is asked for."""
+        return self.kv
 
     @field_validator("depth_shares")
     @classmethod
