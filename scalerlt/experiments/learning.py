@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scalerlt.experiments.building import logprob_kind, readout_of
+from scalerlt.experiments.building import logprob_kind, readout_of, replay_kv
+from scalerlt.experiments.replaying import EngineReplay
 from scalerlt.learner.advantages import Advantages, group_advantages
 from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.logprobs import LogprobKind, response_logprobs
@@ -41,12 +42,16 @@ def training_responses(samples: Sequence[Sample], advantages: Advantages | None)
 
 
 def with_old_logprobs(
-    cell: Cell, policy: OuroForCausalLM, responses: Sequence[TrainingResponse]
+    cell: Cell, policy: OuroForCausalLM, responses: Sequence[TrainingResponse], engine: EngineReplay | None = None
 ) -> list[TrainingResponse]:
-    """The responses with old log-probs of `policy` as it stands, where `logprob.old` wants them evaluated again."""
+    """The responses with old log-probs of `policy` as it stands, where `logprob.old` wants them evaluated again: those
+    of a replay by `engine`, which runs `policy`, where there is one."""
     if cell.logprob.old == "rollout":
         return list(responses)
-    values = _evaluated(cell, cell.logprob.old, policy, responses)
+    if engine is not None and cell.logprob.old == "replay":
+        values = engine.logprobs(responses)
+    else:
+        values = _evaluated(cell, cell.logprob.old, policy, responses)
     return [replace(response, old_logprobs=old) for response, old in zip(responses, values, strict=True)]
 
 
@@ -55,7 +60,7 @@ def with_reference_logprobs(
 ) -> list[TrainingResponse]:
     """The responses with the frozen reference policy's log-probs, where the algorithm has a kl_coef.
 
-    They are evaluated as the learner's values are: under the rollout's schedule for replay and hybrid.
+    They are evaluated in packed passes under the schedule of the learner's values, for replay and hybrid the rollout's.
     """
     if not needs_reference(cell):
         return list(responses)
@@ -78,4 +83,5 @@ def _evaluated(
         temperature=cell.rollout.temperature,
         microbatch_tokens=cell.batch.microbatch_tokens,
         readout=readout_of(cell),
+        kv=replay_kv(cell),
     )

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from scalerlt.learner.rows import Places, places_of
 
@@ -25,6 +26,8 @@ class TrainingResponse:
         rollout_logprobs: of each response token under the distribution that it was drawn from.
         old_logprobs: of each response token under the policy that ratios are taken against; None: the rollout's.
         ref_logprobs: of each response token under the frozen reference policy.
+        replay_logprobs: of each response token under the rollout's schedule, evaluated elsewhere; None: the learner
+            evaluates them where it wants them.
 
     Raises:
         ValueError: there are more or fewer of one of these than response tokens.
@@ -38,9 +41,10 @@ class TrainingResponse:
     rollout_logprobs: Sequence[float] | None = None
     old_logprobs: Sequence[float] | None = None
     ref_logprobs: Sequence[float] | None = None
+    replay_logprobs: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("mask", "exit_depths", "rollout_logprobs", "old_logprobs", "ref_logprobs"):
+        for name in ("mask", "exit_depths", "rollout_logprobs", "old_logprobs", "ref_logprobs", "replay_logprobs"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.response_tokens):
                 raise ValueError(f"{len(values)} values of {name} for {len(self.response_tokens)} response tokens")
@@ -60,7 +64,7 @@ class TrainingResponse:
 class PackedBatch:
     """Prompts with their responses, packed without padding: R rows, N response tokens, B sequences.
 
-    It holds what was sampled and under which schedule, and no log-prob that was recorded.
+    It holds what was sampled and under which schedule, and no log-prob but replay's where that was evaluated elsewhere.
 
     Attributes:
         inputs: [R] int64, each prompt and response without its last token.
@@ -72,6 +76,7 @@ class PackedBatch:
         targets: [N] int64, the response tokens in this order.
         exit_depths: [N] int64, loops that produced each target, which are those of the row that predicts it: an input
             token runs as many loops as produced the token after it, [K] * prompt + exit_depths[1:]. None: all K.
+        replay_logprobs: [B, T] fp64, zero at padding; None: not given.
     """
 
     inputs: Tensor
@@ -81,6 +86,7 @@ class PackedBatch:
     predictors: Tensor
     targets: Tensor
     exit_depths: Tensor | None
+    replay_logprobs: Tensor | None = None
 
     def padded(self) -> tuple[Tensor, Tensor]:
         """The inputs as sequences [B, S], padded on the right with zeros, and the predictors' places in the flattened
@@ -96,7 +102,7 @@ def pack(responses: Sequence[TrainingResponse], device: torch.device | str = "cp
     """The responses as one batch.
 
     Raises:
-        ValueError: some responses have exit depths and some have none.
+        ValueError: some responses have exit depths, or log-probs of the replay, and some have none.
     """
     device = torch.device(device)
     longest = max(len(response.response_tokens) for response in responses)
@@ -112,10 +118,7 @@ def pack(responses: Sequence[TrainingResponse], device: torch.device | str = "cp
         inputs += [*response.prompt_tokens, *response.response_tokens][: response.rows]
         positions += range(response.rows)
         response_mask[index, : len(response.response_tokens)] = True
-    depths = [response.exit_depths for response in responses if response.response_tokens]
-    recorded = [depth for response_depths in depths if response_depths is not None for depth in response_depths]
-    if recorded and None in depths:
-        raise ValueError("some responses have exit_depths and some have none; give all of them theirs")
+    depths = values_of(responses, "exit_depths")
 
     def tensor(values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=device)
@@ -127,8 +130,32 @@ def pack(responses: Sequence[TrainingResponse], device: torch.device | str = "cp
         response_mask=response_mask.to(device),
         predictors=tensor(predictors),
         targets=tensor(targets),
-        exit_depths=tensor(recorded) if recorded else None,
+        exit_depths=None if depths is None else tensor([depth for own in depths for depth in own]),
+        replay_logprobs=packed_replay(responses, device),
     )
+
+
+def values_of(responses: Sequence[TrainingResponse], name: str) -> list[Sequence[Any]] | None:
+    """What each response has of this name, nothing where it is empty; None: none of them has any.
+
+    Raises:
+        ValueError: some responses with tokens have it and some have none.
+    """
+    values = [getattr(response, name) if response.response_tokens else () for response in responses]
+    missing = [value is None for value in values]
+    if not any(missing):
+        return values if any(len(value) for value in values) else None
+    if any(value for value in values):
+        raise ValueError(f"some responses have {name} and some have none; give all of them theirs")
+    return None
+
+
+def packed_replay(responses: Sequence[TrainingResponse], device: torch.device) -> Tensor | None:
+    """The log-probs of the replay, [B, T] fp64, zero at padding; None where they are not given."""
+    values = values_of(responses, "replay_logprobs")
+    if values is None:
+        return None
+    return pad_sequence([torch.tensor(own, dtype=torch.float64) for own in values], batch_first=True).to(device)
 
 
 def minibatches_of(responses: Sequence[T], size: int) -> list[list[T]]:

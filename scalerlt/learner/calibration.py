@@ -139,6 +139,7 @@ def cut(response: TrainingResponse, prompt: float, own: float) -> TrainingRespon
         rollout_logprobs=first(response.rollout_logprobs),
         old_logprobs=first(response.old_logprobs),
         ref_logprobs=first(response.ref_logprobs),
+        replay_logprobs=first(response.replay_logprobs),
     )
 
 

@@ -1,9 +1,10 @@
-"""Corrections for the difference between the policy that sampled and the learner's policy at the same weights.
+"""Corrections for the difference between the policy that sampled and the learner's policy before its first update.
 
-Of a sampled token x = log p_old - log p_rollout, both at the weights that generated it, and e^x is its ratio; of a
-response the product of its trained tokens' ratios, or their geometric mean. A correction gives every trained token a
-factor, a constant, by which its part of the surrogate is multiplied; logical weights and KL penalty stay as they
-are, so that the loss of what is left out is zero and not spread over the rest.
+The weights of the two are the same, or, where the rollout lags behind, the learner's are newer. Of a sampled token
+x = log p_old - log p_rollout, and e^x is its ratio; of a response the product of its trained tokens' ratios, or their
+geometric mean. A correction gives every trained token a factor, a constant, by which its part of the surrogate is
+multiplied; logical weights and KL penalty stay as they are, so that the loss of what is left out is zero and not
+spread over the rest.
 
 Names are the field's: TIS and sequence-level variants of verl's `rollout_correction` and slime's `--use-tis`; IcePop.
 """

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from scalerlt.learner.batching import PackedBatch
+from scalerlt.learner.logprobs import ReplayKV, run_and_read_depths
 from scalerlt.learner.sequences import first_tokens, row_depths, sequence_states
 from scalerlt.models.ouro import OuroForCausalLM
 
@@ -30,11 +31,19 @@ class StoppingRule(Protocol):
 
 
 @torch.no_grad()
-def depth_matches(model: OuroForCausalLM, batch: PackedBatch, rule: StoppingRule) -> tuple[int, int]:
+def depth_matches(
+    model: OuroForCausalLM, batch: PackedBatch, rule: StoppingRule, kv: ReplayKV = "last_exited"
+) -> tuple[int, int]:
     """Replay recorded depths and ask the gate at every loop that ran.
 
     A decode token matches when the rule stops it at its recorded depth and nowhere before. First response tokens, which
     always have full depth, do not count.
+
+    Args:
+        model: the policy.
+        batch: what was generated.
+        rule: that stopped it.
+        kv: of the rollout.
 
     Returns:
         The tokens that match, and all that count.
@@ -45,7 +54,8 @@ def depth_matches(model: OuroForCausalLM, batch: PackedBatch, rule: StoppingRule
     most = min(rule.max_loops or full_depth, full_depth)
     predicted = torch.full_like(depths, most)
     undecided = torch.ones_like(depths, dtype=torch.bool)
-    for loop, states in enumerate(sequence_states(model, batch, depths), start=1):
+    run, _ = run_and_read_depths(kv, depths)
+    for loop, states in enumerate(sequence_states(model, batch, run), start=1):
         rows = (depths >= loop).nonzero()[:, 0]
         remaining[rows] *= 1 - torch.sigmoid(model.exit_gate(states[rows])).double()
         if rule.asks_gate:

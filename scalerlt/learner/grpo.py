@@ -38,8 +38,8 @@ class Grpo:
         return loss + kl_penalty(tokens, logprobs, self.kl_coef)
 
     def statistics(self, tokens: SampledTokens) -> dict[str, float]:
-        """pg_loss, the share of clipped tokens, k1 to the old policy, the ratio's mean, maximum and 99th percentile,
-        and the mean k3 to the reference where there is one."""
+        """pg_loss, the share of clipped tokens, k1 to the old policy, the ratio's mean, maximum, 99th percentile and
+        farthest distance from 1, and the mean k3 to the reference where there is one."""
         old = _required(tokens.old_logprobs, "old log-probs of every response")
         surrogate, ratio, clipped = self._surrogate(tokens.logprobs, old, tokens.advantages)
         return {
@@ -49,6 +49,7 @@ class Grpo:
             "actor/ratio_mean": float(ratio.mean()),
             "actor/ratio_max": float(ratio.max()),
             "actor/ratio_p99": percentile(ratio, 99),
+            "actor/ratio_deviation_max": float((ratio - 1).abs().max()),
             **kl_statistics(tokens, tokens.logprobs),
         }
 

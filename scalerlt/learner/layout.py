@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from scalerlt.learner.batching import TrainingResponse, microbatches, pack
+from scalerlt.learner.batching import TrainingResponse, microbatches, pack, values_of
 from scalerlt.learner.checkpoint.schedule import DIRECT, Schedule
-from scalerlt.learner.logprobs import Evaluated, LogprobKind, logprobs, loop_logprobs
+from scalerlt.learner.logprobs import Evaluated, LogprobKind, ReplayKV, logprobs, loop_logprobs, one_pass
 from scalerlt.learner.optimizer import ActorOptimizer
 from scalerlt.learner.readout import FULL, Readout
 from scalerlt.learner.traffic import CountedSchedule
@@ -35,6 +35,7 @@ class Estimator:
         temperature: of the sampling.
         readout: how hidden states become log-probs.
         exits: whether the exit distribution is wanted beside the log-probs after every loop.
+        kv: of the rollout, for its replay.
     """
 
     model: OuroForCausalLM
@@ -43,11 +44,20 @@ class Estimator:
     temperature: float
     readout: Readout = FULL
     exits: bool = False
+    kv: ReplayKV = "last_exited"
 
-    @property
-    def evaluations(self) -> int:
-        """How often the model evaluates each response in a forward pass."""
-        return 2 if self.kind == "hybrid" else 1
+    def evaluations(self, responses: Sequence[TrainingResponse]) -> int:
+        """How often each of these responses is read out before a backward pass.
+
+        Raises:
+            ValueError: some of them have log-probs of the replay and some have none.
+        """
+        given = values_of(responses, "replay_logprobs") is not None
+        return 2 if self.kind == "hybrid" and not given else 1
+
+    def runs(self, responses: Sequence[TrainingResponse]) -> int:
+        """How often each of them is run through the loops for that."""
+        return 1 if one_pass(self.kv) else self.evaluations(responses)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +130,12 @@ class Layout(LayoutChoice):
 
     Attributes:
         schedule: how layers and loops are executed.
-        recomputed_evaluations: how often a backward pass evaluates the responses of a pass again, readout included.
+        recomputed_runs: how often a backward pass runs the responses of a pass again, with all that is read out of that
+            run.
     """
 
     schedule: Schedule = DIRECT
-    recomputed_evaluations = 0
+    recomputed_runs = 0
 
     def chosen(self, responses: Sequence[TrainingResponse], tokens: int) -> "Layout":
         """Itself."""
@@ -156,7 +167,7 @@ class WholeSequences(Layout):
         for picked in microbatches([response.rows for response in responses], tokens):
             chosen = [responses[index] for index in picked]
             rows = [response.rows for response in chosen]
-            run.rows += run.estimator.evaluations * sum(rows)
+            run.rows += run.estimator.runs(chosen) * sum(rows)
             run.embeddings += 1
             yield Pass(
                 picked=picked,
@@ -184,5 +195,6 @@ def _evaluate(responses: list[TrainingResponse], run: StepRun) -> Evaluated:
             temperature=chosen.temperature,
             schedule=run.schedule,
             readout=chosen.readout,
+            kv=chosen.kv,
         )
     )

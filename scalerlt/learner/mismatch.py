@@ -1,7 +1,7 @@
 """How far the learner's policy is from the one that sampled, token by token.
 
-Names are verl's (`rollout_corr/*`) and slime's (`train_rollout_logprob_abs_diff`); p99 and the maximum of the latter
-are ours.
+Names are verl's (`rollout_corr/*`) and slime's (`train_rollout_logprob_abs_diff`); p99, F_2 and the maximum of the
+latter are ours.
 """
 
 import math
@@ -20,6 +20,7 @@ def mismatch(learner: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, float]
     rollout_corr/k3_kl: mean of e^x - 1 - x.
     train_rollout_logprob_abs_diff, .._max: mean and maximum of |x|.
     rollout_corr/rollout_is_mean, _max, _p99: of the ratio; p99 is the least ratio that 99 % of tokens do not exceed.
+    rollout_corr/F_2: the share of tokens of which one policy's probability is more than twice the other's.
     rollout_corr/rollout_is_eff_sample_size: (sum of ratios)^2 / (n * sum of squared ratios), 1 at no mismatch.
 
     Args:
@@ -42,6 +43,7 @@ def mismatch(learner: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, float]
         "rollout_corr/rollout_is_mean": float(ratio.mean()),
         "rollout_corr/rollout_is_max": float(ratio.max()),
         "rollout_corr/rollout_is_p99": percentile(ratio, 99),
+        "rollout_corr/F_2": float((difference.abs() > math.log(2)).double().mean()),
         "rollout_corr/rollout_is_eff_sample_size": float(ratio.sum() ** 2 / (len(ratio) * ratio.square().sum())),
     }
 

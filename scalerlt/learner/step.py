@@ -13,7 +13,7 @@ from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.correction import Correction, correction_factors, correction_statistics
 from scalerlt.learner.layout import Estimator, Layout, LayoutChoice, OnPhase, Pass, StepRun, WholeSequences, no_phase
-from scalerlt.learner.logprobs import Evaluated, LogprobKind
+from scalerlt.learner.logprobs import Evaluated, LogprobKind, ReplayKV
 from scalerlt.learner.mismatch import mismatch
 from scalerlt.learner.objective import Objective, Reduction, SampledTokens, logical_weights, policy_gradient_loss
 from scalerlt.learner.optimizer import ActorOptimizer
@@ -91,6 +91,7 @@ class ActorUpdate:
             is none; decides about memory alone.
         objective: what is minimised.
         logprob: how the sampled tokens are evaluated; an objective over all loops takes dense ones only.
+        kv: of the rollout, for its replay.
         readout: how hidden states become log-probs.
         correction: for rollouts of another policy; an objective without ratios takes none. None: none.
 
@@ -109,6 +110,7 @@ class ActorUpdate:
         microbatch_tokens: int,
         objective: Objective = PolicyGradient(),
         logprob: LogprobKind = "dense",
+        kv: ReplayKV = "last_exited",
         readout: Readout = FULL,
         correction: Correction | None = None,
     ) -> None:
@@ -128,6 +130,7 @@ class ActorUpdate:
             temperature=temperature,
             readout=readout,
             exits=objective.exits,
+            kv=kv,
         )
 
     def laid_out(self, layout: Layout, microbatch_tokens: int) -> "ActorUpdate":
@@ -152,6 +155,7 @@ class ActorUpdate:
         weights = logical_weights([response.trained for response in responses], self.reduction)
         kept = [index for index, weight in enumerate(weights) if bool(weight.any())]
         learnt = [responses[index] for index in kept]
+        evaluations, runs = self._estimator.evaluations(learnt), self._estimator.runs(learnt)
         layout = self._layouts.chosen(learnt, self._microbatch_tokens)
         run = StepRun(self._estimator, self.optimizer, layout.schedule, on_phase)
         losses: list[Tensor] = []
@@ -180,7 +184,7 @@ class ActorUpdate:
                 rows=run.rows,
                 embeddings=run.embeddings,
                 targets=sum(len(responses[index].response_tokens) for index in kept),
-                evaluations=self._estimator.evaluations + layout.recomputed_evaluations,
+                evaluations=evaluations + layout.recomputed_runs * (evaluations // runs),
             ),
             statistics=self._statistics(parts),
         )
@@ -224,6 +228,7 @@ class ActorUpdate:
         if tokens.rollout_logprobs is not None:
             last = tokens.logprobs[-1] if self._objective.all_loops else tokens.logprobs
             statistics |= mismatch(last, tokens.rollout_logprobs, tokens.weights != 0)
+            statistics["rollout_corr/kept_share"] = 1.0
         if tokens.factors is not None and tokens.old_logprobs is not None and tokens.rollout_logprobs is not None:
             statistics |= correction_statistics(tokens.factors, tokens.old_logprobs - tokens.rollout_logprobs)
         return statistics

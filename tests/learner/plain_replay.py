@@ -1,7 +1,9 @@
-"""The rollout `last_exited` a second time, from its definition, one token and one loop at a time, with gradients.
+"""The rollouts `last_exited` and `deferred_fill` a second time, from their definitions, one token and one loop at a
+time, with gradients.
 
 Every token owns one version of K and V per layer and loop that it ran; a query at loop d reads version min(d, e) of a
-token with exit depth e. Nothing is shared with the package but the weights.
+token with exit depth e. Under `deferred_fill` the loops behind e are run too, after the token has been read out.
+Nothing is shared with the package but the weights.
 """
 
 import math
@@ -20,20 +22,24 @@ def plain_replay(
     response: list[int],
     exit_depths: list[int],
     temperature: float,
+    filled: bool = False,
 ) -> list[Tensor]:
     """log p of each response token; `exit_depths` are the loops that produced each."""
     inputs = [*prompt, *response][:-1]
     depths = [config.total_ut_steps] * len(prompt) + exit_depths[1:]
+    ran = [config.total_ut_steps] * len(inputs) if filled else depths
     versions: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}  # (token, loop, layer): K rotated, V
     logprobs = []
     for token, (identity, depth) in enumerate(zip(inputs, depths, strict=True)):
         h = weights["model.embed_tokens.weight"][identity]
-        for loop in range(1, depth + 1):
+        for loop in range(1, ran[token] + 1):
             for layer in range(config.num_hidden_layers):
-                h = _layer(weights, config, h, token, loop, layer, depths, versions)
+                h = _layer(weights, config, h, token, loop, layer, ran, versions)
             h = _rms(h, weights["model.norm.weight"], config)
+            if loop == depth:
+                exited = h
         if token >= len(prompt) - 1:
-            scaled = weights["lm_head.weight"] @ h / temperature
+            scaled = weights["lm_head.weight"] @ exited / temperature
             logprobs.append(scaled[response[token - len(prompt) + 1]] - torch.log(torch.exp(scaled).sum()))
     return logprobs
 

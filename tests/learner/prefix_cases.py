@@ -62,8 +62,10 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "dense": {},
     "replay": {"logprob": "replay"},
     "hybrid": {"logprob": "hybrid"},
+    "replay deferred_fill": {"logprob": "replay", "kv": "deferred_fill"},
     "grpo dense": {"objective": GRPO},
     "grpo hybrid": {"objective": GRPO, "logprob": "hybrid"},
+    "grpo hybrid deferred_fill": {"objective": GRPO, "logprob": "hybrid", "kv": "deferred_fill"},
     "rltt": {"objective": RLTT},
     "rltt by exits": {"objective": RLTT_BY_EXITS},
 }

@@ -61,6 +61,8 @@ CASES: dict[str, dict[str, Any]] = {
     "prefix, replay": {"schedule": SharedPrefix(2), "logprob": "replay"},
     "prefix, all loops, joint": {"schedule": JointPrefix(2), "objective": Rltt(alpha=1.0, kl_coef=0.0)},
     "prefix, hybrid, joint": {"schedule": JointPrefix(2), "logprob": "hybrid"},
+    "prefix, hybrid, joint, filled": {"schedule": JointPrefix(2), "logprob": "hybrid", "kv": "deferred_fill"},
+    "hybrid, loop, filled": {"schedule": LoopCheckpoint(), "logprob": "hybrid", "kv": "deferred_fill"},
     "prefix, hybrid, streamed, bf16": {"schedule": StreamedPrefix(2), "logprob": "hybrid", "dtype": torch.bfloat16},
 }
 
@@ -76,12 +78,13 @@ def test_against_the_operands_of_every_operation(case: str) -> None:
     traffic = learner.traffic(StepResult(**vars(result), grad_norm=learner.optimizer.step(), updated=True))
     size = learner.model.dtype.itemsize
     evaluations = 2 if "hybrid" in case else 1
+    again = (2 if "filled" in case else 1) * ("joint" in case)
     readouts = K if "all loops" in case else 1
     head = operands.read.pop("lm_head.weight")
     assert traffic.weights == operands.read.total()
     assert traffic.gradients == operands.products.total() + operands.added + operands.cast
     targets = sum(len(response.response_tokens) for response in asked)
-    assert traffic.readout == head + 2 * (evaluations + 1 + ("joint" in case)) * readouts * targets * V * size
+    assert traffic.readout == head + 2 * (evaluations + 1 + again) * readouts * targets * V * size
     assert set(operands.products) == {"mm", "sum", "embedding_dense_backward"}
 
 

@@ -13,6 +13,7 @@ def test_figures_by_hand():
     learner = torch.tensor([[math.log(0.4), math.log(0.1)], [math.log(0.3), -math.inf]], dtype=torch.float64)
     rollout = torch.tensor([[math.log(0.2), math.log(0.2)], [math.log(0.3), -1.0]], dtype=torch.float64)
     found = mismatch(learner, rollout, torch.tensor([[True, True], [True, False]]))
+    found.pop("rollout_corr/F_2")  # two ratios lie on its border
     half = math.log(2)
     expected = {
         "rollout_corr/kl": 0.0,
@@ -27,6 +28,13 @@ def test_figures_by_hand():
     assert found == pytest.approx(expected, abs=1e-14)
 
 
+def test_tokens_far_off_count_on_both_sides():
+    """Ratios just above 2 and just below 1/2, and as far inside."""
+    difference = torch.tensor([2.001, 1 / 2.001, 1.999, 1 / 1.999, 1.0], dtype=torch.float64).log()
+    found = mismatch(difference - 3, torch.full((5,), -3.0), torch.ones(5, dtype=torch.bool))
+    assert found["rollout_corr/F_2"] == 2 / 5
+
+
 def test_k1_has_its_sign():
     """The learner gives less to what was sampled: KL(rollout || learner) is positive."""
     values = torch.tensor([-1.0, -2.0])
@@ -39,6 +47,7 @@ def test_no_mismatch_is_exactly_none():
     zero = {
         "rollout_corr/kl",
         "rollout_corr/k3_kl",
+        "rollout_corr/F_2",
         "train_rollout_logprob_abs_diff",
         "train_rollout_logprob_abs_diff_max",
     }

@@ -72,6 +72,7 @@ def test_statistics_of_a_step_by_hand():
             "actor/ratio_mean": 4.2 / 4,
             "actor/ratio_max": 1.6,
             "actor/ratio_p99": 1.6,
+            "actor/ratio_deviation_max": 0.6,
         }
     )
 

@@ -147,6 +147,10 @@ def test_early_exits_leave_their_loops_out() -> None:
     assert packed.runs.token_calls == L * (K * 5 + rows)
     both = learner_of(JointPrefix(2), logprob="hybrid").backward(asked)
     assert both.runs.token_calls == L * (2 * K * (5 + 9) + rows)
+    for layout in (SharedPrefix(2), PackedPrefix()):
+        one_prompt = learner_of(layout, logprob="hybrid").backward(asked).runs
+        assert one_prompt.token_calls == L * (K * (5 + 9) + rows)
+        assert one_prompt.rows == 5 + 2 * 9
 
 
 def test_counts_of_a_step() -> None:

@@ -137,7 +137,10 @@ def test_depths_of_some_responses_alone_are_refused():
         pack([TrainingResponse([1], [1], 1.0, exit_depths=[3]), TrainingResponse([1], [1], 1.0)])
 
 
-@pytest.mark.parametrize("name", ["mask", "exit_depths", "rollout_logprobs", "old_logprobs", "ref_logprobs"])
+NAMES = ["mask", "exit_depths", "rollout_logprobs", "old_logprobs", "ref_logprobs", "replay_logprobs"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_values_are_as_many_as_tokens(name: str):
     with pytest.raises(ValueError, match=f"1 values of {name} for 2"):
         TrainingResponse([1], [2, 3], 1.0, **{name: [1]})
@@ -145,8 +148,10 @@ def test_values_are_as_many_as_tokens(name: str):
 
 def test_a_batch_holds_no_recorded_log_prob():
     assert set(PackedBatch.__dataclass_fields__) == {
-        "inputs", "positions", "places", "response_mask", "predictors", "targets", "exit_depths",
+        "inputs", "positions", "places", "response_mask", "predictors", "targets", "exit_depths", "replay_logprobs",
     }  # fmt: skip
+    recorded = [replace(r, rollout_logprobs=[-1.0] * len(r.response_tokens)) for r in ragged_responses()]
+    assert pack(recorded).replay_logprobs is None
 
 
 def test_only_rows_that_are_still_running_are_run():

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
-from learner.prefix_cases import WAVES, forced, gradients, group, largest_difference, make_learner
+from learner.prefix_cases import GRPO, WAVES, forced, gradients, group, largest_difference, make_learner
 
 from scalerlt.learner.checkpoint import LayerCheckpoint, LoopCheckpoint, NoCheckpoint, Segments
 from scalerlt.learner.layout import Pass, StepRun, no_phase
@@ -82,13 +83,14 @@ def test_a_changed_weight_raises_before_a_gradient_is_made_of_it(schedule: str, 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_lists_of_tokens_that_change_meanwhile_have_no_influence(schedule: str) -> None:
-    asked = group(31, 5, (4, 1))
-    learner = make_learner(SCHEDULES[schedule]())
+    asked = [replace(r, replay_logprobs=[-0.5] * len(r.response_tokens)) for r in group(31, 5, (4, 1))]
+    learner = make_learner(SCHEDULES[schedule](), logprob="hybrid", objective=GRPO)
     expected = gradients(learner, asked)
     learner.optimizer.clear()
 
     def tamper() -> None:
         asked[0].response_tokens[1] += 1
+        asked[0].replay_logprobs[1] += 1
         asked[0].prompt_tokens[1] += 1
 
     loss = learner.backward(asked, at_backward(1, tamper)).loss

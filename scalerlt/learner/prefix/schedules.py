@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from scalerlt.learner.batching import TrainingResponse, microbatches
 from scalerlt.learner.layout import Layout, Pass, StepRun
-from scalerlt.learner.logprobs import Evaluated, LogprobKind, hybrid
+from scalerlt.learner.logprobs import Evaluated, PassKind, composed
 from scalerlt.learner.prefix.boundary import produce
 from scalerlt.learner.prefix.wave import Wave, wave_logprobs, wave_of
 from scalerlt.learner.unchanged import Unchanged
@@ -55,7 +55,7 @@ class SharedPrefix(Layout):
         """
         with run.forward():
             boundary = self.region(partial(produce, run.estimator.model, run.schedule), tokens)
-        run.rows += (1 + self.recomputed_evaluations) * len(tokens)
+        run.rows += (1 + self.recomputed_runs) * len(tokens)
         leaves = [tensor.detach().requires_grad_() for tensor in boundary]
         yield from waves(leaves)
         take_adjoints(boundary, [leaf.grad for leaf in leaves], run)
@@ -64,14 +64,10 @@ class SharedPrefix(Layout):
         """Of a wave's tokens."""
         tensors = (wave.inputs, wave.labels, *leaves)
 
-        def evaluate(kind: LogprobKind) -> Callable[..., Evaluated]:
-            return partial(wave_logprobs, run.estimator, kind, wave, run.schedule)
+        def evaluate(kind: PassKind) -> Evaluated:
+            return self.region(partial(wave_logprobs, run.estimator, kind, wave, run.schedule), *tensors)
 
-        if run.estimator.kind != "hybrid":
-            return self.region(evaluate(run.estimator.kind), *tensors)
-        with torch.no_grad():
-            replay = evaluate("replay")(*tensors)
-        return Evaluated(hybrid(replay.logprobs, self.region(evaluate("dense"), *tensors).logprobs))
+        return composed(run.estimator.kind, run.estimator.kv, wave.replay_logprobs, evaluate)
 
     def region(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
         """`fn(*tensors)`, of a whole prompt or a whole wave."""
@@ -90,7 +86,8 @@ class SharedPrefix(Layout):
         for picked in microbatches(lengths, tokens, self._wave_responses):
             chosen = [group[index] for index in picked]
             wave = wave_of([responses[index] for index in chosen], model.config.total_ut_steps, model.device)
-            run.rows += (run.estimator.evaluations + self.recomputed_evaluations) * len(wave.inputs)
+            runs = run.estimator.runs([responses[index] for index in chosen])
+            run.rows += (runs + self.recomputed_runs) * len(wave.inputs)
             run.embeddings += len(wave.inputs) > 0
             yield Pass(
                 picked=chosen,
@@ -105,7 +102,7 @@ class JointPrefix(SharedPrefix):
     Both are computed again in their backward passes, the readout of a wave with it.
     """
 
-    recomputed_evaluations = 1
+    recomputed_runs = 1
 
     def region(self, fn: Callable[..., Result], *tensors: Tensor) -> Result:
         """`fn(*tensors)`, of which only `tensors` are kept."""

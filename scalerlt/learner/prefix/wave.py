@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scalerlt.learner.batching import TrainingResponse
+from scalerlt.learner.batching import TrainingResponse, packed_replay, values_of
 from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.layout import Estimator
-from scalerlt.learner.logprobs import Evaluated, LogprobKind, exit_probabilities
+from scalerlt.learner.logprobs import Evaluated, PassKind, exit_probabilities, hybrid, read_at, run_and_read_depths
 from scalerlt.learner.prefix.attention import prefix_attention
 from scalerlt.learner.prefix.boundary import Boundary
 from scalerlt.learner.rows import places_of, run_loops
@@ -25,7 +25,8 @@ class Wave:
         lengths: T_i.
         inputs: [R] int64, the responses without their last tokens, R = sum of T_i - 1.
         labels: [N] int64, all response tokens, N = sum of T_i.
-        depths: loops that each of the R rows runs under the rollout's schedule; None: all K.
+        depths: recorded exit depth of each of the R rows; None: all K.
+        replay_logprobs: [B, T] fp64, zero at padding; None: not given.
     """
 
     prompt: int
@@ -33,6 +34,7 @@ class Wave:
     inputs: Tensor
     labels: Tensor
     depths: tuple[int, ...] | None
+    replay_logprobs: Tensor | None
 
     @property
     def padding(self) -> int:
@@ -45,7 +47,8 @@ def wave_of(responses: Sequence[TrainingResponse], full_depth: int, device: torc
     """The responses, all to the same prompt and none empty, as a wave.
 
     Raises:
-        ValueError: exit depths that no rollout with K = `full_depth` leaves, or only some responses have them.
+        ValueError: exit depths that no rollout with K = `full_depth` leaves; or only some responses have them, or
+            log-probs of the replay.
     """
 
     def packed(rows: Sequence[Sequence[int]]) -> Tensor:
@@ -58,45 +61,66 @@ def wave_of(responses: Sequence[TrainingResponse], full_depth: int, device: torc
         inputs=packed([row[:-1] for row in tokens]),
         labels=packed(tokens),
         depths=_depths(responses, full_depth),
+        replay_logprobs=packed_replay(responses, device),
     )
 
 
 def wave_logprobs(
     estimator: Estimator,
-    kind: LogprobKind,
+    kind: PassKind,
     wave: Wave,
     schedule: Schedule,
     inputs: Tensor,
     labels: Tensor,
     *boundary: Tensor,
 ) -> Evaluated:
-    """Log-probs of the wave's tokens, dense or replayed, from the tensors that are given and no other."""
+    """Log-probs of the wave's tokens in one pass, from the tensors that are given and no other."""
     model, shared = estimator.model, Boundary(estimator.model, boundary)
-    states = suffix_states(model, wave, schedule, row_depths(wave, kind, inputs.device), inputs, shared)
-    wanted = slice(None) if estimator.all_loops else slice(-1, None)
+    run, read = run_and_read_depths(estimator.kv, row_depths(wave, kind, inputs.device))
+    states = suffix_states(model, wave, schedule, run, inputs, shared)
+    wanted = slice(None) if estimator.all_loops or read is not None else slice(-1, None)
     predicting = [torch.cat(pair) for pair in zip(shared.last[wanted], states[wanted], strict=True)]
-    return read_out(estimator, wave, predicting, labels)
+    return read_out(estimator, kind, wave, predicting, labels, read)
 
 
-def read_out(estimator: Estimator, wave: Wave, states: Sequence[Tensor], labels: Tensor) -> Evaluated:
+def read_out(
+    estimator: Estimator,
+    kind: PassKind,
+    wave: Wave,
+    states: Sequence[Tensor],
+    labels: Tensor,
+    depths: Tensor | None,
+) -> Evaluated:
     """As `wave_logprobs`, from the states after each loop, or at least the last, each [1 + R, H], the prompt's last
-    position before the rows."""
+    position before the rows; rows are read out after so many loops as `depths` [R] says, None: after the last."""
     device = labels.device
     predictors = torch.tensor(_predictors(wave.lengths), device=device)
     lengths = torch.tensor(wave.lengths, device=device)
     mask = torch.arange(max(wave.lengths), device=device) < lengths[:, None]
-    predicting = [state[predictors] for state in (states if estimator.all_loops else states[-1:])]
-    evaluated = []
-    for state in predicting:
+    every_loop = estimator.all_loops or depths is not None
+    predicting = [state[predictors] for state in (states if every_loop else states[-1:])]
+
+    def logprobs(state: Tensor) -> Tensor:
         sampled = estimator.readout(estimator.model, state, labels, estimator.temperature)
-        evaluated.append(sampled.new_zeros(mask.shape).masked_scatter(mask, sampled))
+        return sampled.new_zeros(mask.shape).masked_scatter(mask, sampled)
+
+    at_exit = predicting[-1]
+    if depths is not None:
+        at_exit = read_at(predicting, torch.cat((depths.new_full((1,), len(states)), depths))[predictors])
+    if kind == "hybrid":
+        with torch.no_grad():
+            replay = logprobs(at_exit)
+        return Evaluated(hybrid(replay, logprobs(predicting[-1])))
+    if kind == "replay":
+        return Evaluated(logprobs(at_exit))
+    evaluated = [logprobs(state) for state in predicting]
     exits = exit_probabilities(estimator.model, predicting, mask) if estimator.exits else None
     return Evaluated(torch.stack(evaluated) if estimator.all_loops else evaluated[0], exits)
 
 
-def row_depths(wave: Wave, kind: LogprobKind, device: torch.device) -> Tensor | None:
-    """Loops that each of the R rows runs, int64; None: all K."""
-    return torch.tensor(wave.depths, device=device) if kind == "replay" and wave.depths else None
+def row_depths(wave: Wave, kind: PassKind, device: torch.device) -> Tensor | None:
+    """The exit depth of each of the R rows, int64; None: all K."""
+    return torch.tensor(wave.depths, device=device) if kind != "dense" and wave.depths else None
 
 
 def suffix_states(
@@ -134,11 +158,9 @@ def following(wave: Wave) -> list[int]:
 
 def _depths(responses: Sequence[TrainingResponse], full_depth: int) -> tuple[int, ...] | None:
     """Loops of each row: an input token runs as many as produced the token after it."""
-    recorded = [response.exit_depths for response in responses if response.exit_depths is not None]
-    if not recorded:
+    recorded = values_of(responses, "exit_depths")
+    if recorded is None:
         return None
-    if len(recorded) < len(responses):
-        raise ValueError("some responses have exit_depths and some have none; give all of them theirs")
     if any(not 1 <= depth <= full_depth for depths in recorded for depth in depths):
         raise ValueError(f"exit_depths holds a depth outside 1 .. {full_depth}")
     if any(depths[0] != full_depth for depths in recorded):
