@@ -29,12 +29,14 @@ def save_policy(training: "Training") -> SavedPolicy:
         "optimizer": policy.learner.optimizer.state(),
         "random": {"torch": torch.get_rng_state()},
         "totals": asdict(training.totals),
+        "older": policy.served.older(),
         "auto": policy.schedule.state() if isinstance(policy.schedule, AutoLayout) else {},
         "accuracies": {str(at): value for at, value in training.accuracies.items()},
+        "full_depth": {str(at): value for at, value in training.full_depth.items()},
     }
     facts = {
         SCORE: training.accuracies.get(step),
-        "weight_version": policy.engine.weight_version,
+        "weight_version": policy.served.newest,
         "data_cursor": step * training.cell.batch.prompts_per_step,
     }
     directory = training.recorder.attempt / "checkpoints"
@@ -47,9 +49,9 @@ def save_policy(training: "Training") -> SavedPolicy:
 def take_up(training: "Training") -> None:
     """Go on from the newest whole checkpoint of this cell's earlier attempts, if there is one.
 
-    Weights, optimizer, counters, weight version and what `checkpoint=auto` chooses by are as they were, and every
-    random number is a function of seed, step and index, so the next update is that of a run which was never
-    interrupted.
+    Weights, with a lag also those of older versions, optimizer, counters, weight version and what `checkpoint=auto`
+    chooses by are as they were, and every random number is a function of seed, step and index, so the next update is
+    that of a run which was never interrupted.
     """
     attempts = {
         attempt.path / "checkpoints": attempt.number
@@ -61,7 +63,7 @@ def take_up(training: "Training") -> None:
         return
     newest = saved[-1]
     state = newest.state()
-    training.policy.restore(newest, state["optimizer"])
+    training.policy.restore(newest, state["optimizer"], state.get("older", {}))
     if isinstance(training.policy.schedule, AutoLayout):
         training.policy.schedule.restore(state["auto"])
     torch.set_rng_state(state["random"]["torch"])
@@ -69,5 +71,6 @@ def take_up(training: "Training") -> None:
     for name, value in state["totals"].items():
         setattr(training.totals, name, value)
     training.accuracies = {int(at): value for at, value in state["accuracies"].items()}
+    training.full_depth = {int(at): value for at, value in state.get("full_depth", {}).items()}
     training.recorder.continues(attempts[newest.path.parent])
     training.recorder.note(f"goes on from step {newest.step} of attempt {attempts[newest.path.parent]}")
