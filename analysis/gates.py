@@ -1,4 +1,5 @@
-"""Gates: does a learner under a checkpoint schedule compute what the same learner without one computes?
+"""Gates: does a learner under a checkpoint schedule compute what the same learner without one computes, and does an
+engine repeat its own rollout?
 
 The tolerances are data (`conf/gates/default.yaml`), fixed before a run. The verdicts are computed here from the
 recorded metrics alone, so that a change of tolerance never needs a new measurement, except for the elementwise metrics:
@@ -16,7 +17,7 @@ from importlib.resources.abc import Traversable
 from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from scalerlt.analysis.marks import MEASURED
 from scalerlt.records.base import Part
@@ -53,9 +54,16 @@ class LearnerGate(Part):
     moments: Tolerance | None
 
 
-Gates = Mapping[str, LearnerGate | None]
-"""The gates by precision; None where a precision has none declared."""
-_GATES: TypeAdapter[Gates] = TypeAdapter(Gates)
+class Gates(Part):
+    """All that is declared.
+
+    Attributes:
+        learner: by precision; None where a precision has no gate.
+        replay_mismatches: how many log-probs of an engine's replay may differ in any bit from those of its rollout.
+    """
+
+    learner: dict[str, LearnerGate | None]
+    replay_mismatches: Annotated[int, Field(ge=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -88,14 +96,15 @@ def gates_from(content: Any) -> Gates:
     """The gates of a configuration's `gates`. Raises ValueError where they are none."""
     if not isinstance(content, Mapping):
         raise ValueError(f"gates are by precision, not {content!r}")
-    by_precision = {key: value for key, value in content.items() if key not in ("name", "_target_")}
-    return _GATES.validate_python(by_precision)
+    declared = {key: value for key, value in content.items() if key not in ("name", "_target_")}
+    replay = {key: declared.pop(key) for key in ("replay_mismatches",) if key in declared}
+    return Gates(learner=declared, **replay)
 
 
 def describe(gates: Gates) -> list[str]:
-    """One line per precision: its tolerances."""
+    """One line per precision: its tolerances; and one for replays."""
     lines = []
-    for precision, gate in gates.items():
+    for precision, gate in gates.learner.items():
         if gate is None:
             lines.append(f"{precision}: none declared")
             continue
@@ -111,7 +120,7 @@ def describe(gates: Gates) -> list[str]:
         floor = ", or the measured floor of checkpoint=none if larger" if precision in FLOOR_COUNTS else ""
         tolerances.insert(2, f"gradient rel. L2 {gate.gradient_relative_l2:g}{floor}")
         lines.append(f"{precision}: {'; '.join(tolerances)}")
-    return lines
+    return [*lines, f"engine replay against its rollout: {gates.replay_mismatches} log-probs may differ in any bit"]
 
 
 def judge(precision: str, metrics: Mapping[str, Metric], gates: Gates) -> dict[str, Metric]:
@@ -125,7 +134,7 @@ def judge(precision: str, metrics: Mapping[str, Metric], gates: Gates) -> dict[s
         `gate`, the verdict over all (FAIL before NOT_RESOLVED before PASS), `gate/<part>` of each of the PARTS, and
         `gate/gradient_relative_l2/allowed`, the bound that held.
     """
-    gate = gates.get(precision)
+    gate = gates.learner.get(precision)
     if gate is None:
         reason = f"no gate is declared for precision {precision}"
         unresolved = _metric(Finding(GateVerdict.NOT_RESOLVED, reason))
@@ -144,6 +153,13 @@ def judge(precision: str, metrics: Mapping[str, Metric], gates: Gates) -> dict[s
         findings["moments"] = _elementwise(MOMENTS, gate.moments, metrics)
     found |= {f"gate/{part}": _metric(finding) for part, finding in findings.items()}
     return {"gate": _metric(_worst(findings)), **found, ALLOWED: Metric(value=bound, reason=origin)}
+
+
+def judge_replay(metrics: Mapping[str, Metric], gates: Gates) -> dict[str, Metric]:
+    """The gate of a rollout that its engine replayed, as the metric `gate/replay`; of one that was not, nothing."""
+    if "replay_tokens" not in metrics:
+        return {}
+    return {"gate/replay": _metric(_within("replay_mismatches/engine", metrics, gates.replay_mismatches))}
 
 
 def _loss(tolerance: Tolerance, metrics: Mapping[str, Metric]) -> Finding:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from scalerlt.analysis.gates import Gates, gates_from, judge, load_gates
+from scalerlt.analysis.gates import Gates, gates_from, judge, judge_replay, load_gates
 from scalerlt.analysis.reading import CellResult
 from scalerlt.records.base import read_file
 from scalerlt.records.record import Metric
@@ -21,7 +21,7 @@ _FROZEN_GATES = re.compile(r"^  gates:\n(?:    .*\n)+", re.MULTILINE)
 
 
 def judged(cells: Sequence[CellResult], sweep: Path) -> list[CellResult]:
-    """The cells, with the gates' verdicts among the metrics of every actor update that has a record.
+    """The cells, with the gates' verdicts among the metrics of every actor update and replay that has a record.
 
     Args:
         sweep: directory of the cells' sweep.
@@ -41,12 +41,17 @@ def frozen_gates(cells: Sequence[CellResult], sweep: Path) -> list[str]:
 
 
 def _is_judged(cell: CellResult) -> bool:
-    return cell.record is not None and cell.axes.get("experiment") == "actor_update"
+    if cell.record is None:
+        return False
+    return cell.axes.get("experiment") == "actor_update" or "replay_tokens" in cell.metrics
 
 
 def _verdicts(cell: CellResult, frozen: Path) -> dict[str, Metric]:
     gates, said = _gates_of(frozen)
-    verdicts = judge(str(cell.axes.get("precision")), cell.metrics, gates)
+    if cell.axes.get("experiment") == "actor_update":
+        verdicts = judge(str(cell.axes.get("precision")), cell.metrics, gates)
+    else:
+        verdicts = judge_replay(cell.metrics, gates)
     if said is None:
         return verdicts
     return {

@@ -1,8 +1,8 @@
 """The phases of a step, in the order in which the parts of a metric are listed; others follow by name."""
 
 PHASES = (
-    *("load", "generate", "prefill", "decode", "reward", "logprob", "log_prob", "old_log_prob", "forward", "backward"),
-    *("optimizer", "update_actor", "publish", "depth_match", "other"),
+    *("load", "generate", "prefill", "decode", "reward", "logprob", "log_prob", "old_log_prob", "replay", "forward"),
+    *("backward", "optimizer", "update_actor", "publish", "depth_match", "other"),
 )
 
 

@@ -33,6 +33,8 @@ UNITS = {
     "train_rollout_logprob_abs_diff_max": "nat",
     "rollout_corr/kl": "nat",
     "rollout_corr/k3_kl": "nat",
+    "first_update/train_rollout_logprob_abs_diff": "nat",
+    "first_update/train_rollout_logprob_abs_diff_max": "nat",
     "entropy": "nat",
     "loop/exit_depth_mean": "loop",
 }
@@ -72,6 +74,8 @@ def _trained(cell: CellResult, sweep: Path, sources: list[str], problems: list[s
     if cell.axes.get("rollout.schedule") == "dense":
         reason = "in a dense rollout no token stops early, so there is no depth to match"
         metrics["train_mean/loop/depth_match_fraction"] = Metric(status="unsupported", reason=reason)
+        if (accuracy := cell.metrics.get("accuracy")) is not None:
+            metrics["accuracy/full_depth"] = _at_full_depth(accuracy)
     return replace(cell, series=tuple(rows), metrics={**cell.metrics, **metrics})
 
 
@@ -155,8 +159,12 @@ def _evaluated(cell: CellResult) -> CellResult:
     if cell.axes.get("rollout.schedule") != "dense":
         return cell
     at_full_depth: Mapping[str, Metric] = {
-        f"{name}/full_depth": metric.model_copy(update={"reason": "the rollout's own schedule is full depth"})
+        f"{name}/full_depth": _at_full_depth(metric)
         for name, metric in cell.metrics.items()
         if not name.endswith("/full_depth")
     }
     return replace(cell, metrics={**at_full_depth, **cell.metrics})
+
+
+def _at_full_depth(metric: Metric) -> Metric:
+    return metric.model_copy(update={"reason": "the rollout's own schedule is full depth"})

@@ -17,8 +17,9 @@ from scalerlt.experiments.building import (
     readout_of,
 )
 from scalerlt.experiments.calibrating import calibrate_auto, chosen_for, record_choices
+from scalerlt.experiments.gradient_bias import compare_policy
 from scalerlt.experiments.inputs import repeats
-from scalerlt.experiments.io_metrics import record_bandwidth, record_share, record_traffic
+from scalerlt.experiments.io_metrics import TRAFFIC_METHOD, record_bandwidth, record_share, record_traffic
 from scalerlt.experiments.learning import (
     advantages_of,
     needs_reference,
@@ -28,6 +29,7 @@ from scalerlt.experiments.learning import (
 )
 from scalerlt.experiments.memory_metrics import record_memory, record_parts
 from scalerlt.experiments.recorded import recorded_samples
+from scalerlt.experiments.replaying import EngineReplay, engine_replay, replays_before_updates, with_replay_logprobs
 from scalerlt.experiments.sharing_metrics import record_sharing
 from scalerlt.learner.batching import TrainingResponse, minibatches_of
 from scalerlt.learner.bias import GradientSpread, gradient_spread
@@ -38,17 +40,15 @@ from scalerlt.learner.comparison import (
     Learning,
     ScheduleErrors,
     Tolerances,
-    first_gradient,
     learn_twice,
-    parameter_group,
     schedule_errors,
 )
 from scalerlt.learner.layout import LayoutChoice
 from scalerlt.learner.readout import FULL
-from scalerlt.learner.step import ActorUpdate, OnPhase, PolicyGradient, StepResult, no_phase
+from scalerlt.learner.step import ActorUpdate, OnPhase, StepResult, no_phase
 from scalerlt.measure.breakdown import Standing, break_down
 from scalerlt.measure.clock import PhaseTimer, synchronizer, timed
-from scalerlt.measure.gradients import ErrorFigures, ErrorReport, Tolerance, compare
+from scalerlt.measure.gradients import ErrorFigures, ErrorReport, Tolerance
 from scalerlt.measure.memory import SAVED_METHOD, measure_memory
 from scalerlt.numerics.precision import matrix_path, number_format
 from scalerlt.records.recorder import Recorder
@@ -57,6 +57,7 @@ from scalerlt.schema import Cell
 from scalerlt.schema.experiment.actor_update import ActorUpdate as ActorUpdateExperiment
 
 PHASES = ("forward", "backward", "optimizer")
+REPLAY = "replay"
 LearnerStep = Callable[[OnPhase], list[StepResult]]
 
 
@@ -76,9 +77,15 @@ def run(cell: Cell, recorder: Recorder) -> None:
         compared = _compared(cell, recorder, list(prompt_groups.values()))
         minibatches = minibatches_of([r for group in compared for r in group], cell.batch.minibatch_responses)
         learning, errors, fp64 = _compare_schedule(cell, minibatches, schedule)
-        spread, bias = _compare_policy(cell, fp64, compared)
+        no_replay = cell.rollout.skipped_kv == "shared_kv"
+        spread, bias = (gradient_spread(fp64, compared), None) if no_replay else compare_policy(cell, fp64, compared)
     _record_errors(cell, recorder, learning, errors)
-    _record_bias(recorder, spread, bias)
+    if no_replay:
+        for name in ("grad_bias_relative_l2", "grad_bias_max_abs", "grad_bias_cosine"):
+            recorder.unsupported(name, f"rollout={cell.rollout.name} with shared K/V has no packed replay")
+    else:
+        _record_bias(recorder, bias)
+    _record_spread(recorder, spread)
 
 
 def _compared(
@@ -93,7 +100,8 @@ def _compared(
 
 
 def _responses(cell: Cell, recorder: Recorder, samples: list[Sample]) -> list[TrainingResponse]:
-    """What is learnt; old and reference log-probs, where they are wanted, are those of the initial weights."""
+    """What is learnt; old and reference log-probs and those of a replay by the engine, all of it in one batch, where
+    they are wanted, are of the initial weights."""
     advantages = advantages_of(cell, [s.reward for s in samples], [s.prompt_group for s in samples])
     if advantages is not None:
         recorder.metric(
@@ -101,11 +109,13 @@ def _responses(cell: Cell, recorder: Recorder, samples: list[Sample]) -> list[Tr
             advantages.frac_reward_zero_std,
             method="share of prompt groups whose rewards are all equal; their advantages are 0",
         )
-    responses = training_responses(samples, advantages)
-    if cell.logprob.old == "rollout" and not needs_reference(cell):
+    responses = with_replay_logprobs(cell, training_responses(samples, advantages), None)
+    if cell.logprob.old == "rollout" and not needs_reference(cell) and not replays_before_updates(cell):
         return responses
     policy = build_model(cell, number_format(cell.precision.name).dtype)
-    return with_reference_logprobs(cell, policy, with_old_logprobs(cell, policy, responses))
+    engine = engine_replay(cell, policy)
+    responses = with_replay_logprobs(cell, with_old_logprobs(cell, policy, responses, engine), engine)
+    return with_reference_logprobs(cell, policy, responses)
 
 
 def _measure_cost(
@@ -118,13 +128,16 @@ def _measure_cost(
     with recorder.phase("load"):
         model = build_model(cell, number_format(cell.precision.name).dtype)
         learner = build_learner(cell, model, schedule=schedule, settings=optimizer_settings(cell))
+        engine = engine_replay(cell, model) if replays_before_updates(cell) else None
         calibrate_auto(cell, recorder, learner, schedule, max(minibatches, key=_rows))
     record_choices(cell, recorder, schedule, minibatches)
 
     def learner_step(on_phase: OnPhase) -> list[StepResult]:
-        return [learner.step(minibatch, on_phase) for minibatch in minibatches]
+        if engine is not None:
+            engine.take_bytes()
+        return [learner.step(_replayed(cell, minibatch, engine, on_phase), on_phase) for minibatch in minibatches]
 
-    results, seconds = _measure_time(cell, recorder, learner_step)
+    results, seconds = _measure_time(cell, recorder, learner_step, (*([REPLAY] if engine else []), *PHASES))
     with recorder.measuring("memory"):
         report = measure_memory(learner_step, device=device_of(cell), parameters=model.parameters())
         parts = break_down(learner_step, device=device_of(cell), standing=_standing(learner))
@@ -141,7 +154,22 @@ def _measure_cost(
     traffic = [learner.traffic(result) for result in results]
     record_traffic(recorder, "trained", traffic, sum(result.trained_tokens for result in results))
     bandwidth = record_bandwidth(recorder, device_of(cell))
-    record_share(recorder, sum(one.total for one in traffic), seconds, bandwidth, scope="actor_update")
+    moved = sum(one.total for one in traffic)
+    if engine is not None:
+        replayed = engine.take_bytes()  # of the last step, which are those of every step
+        recorder.metric("replay_bytes_moved", replayed, "B", method=TRAFFIC_METHOD)
+        moved += replayed
+    record_share(recorder, moved, seconds, bandwidth, scope="actor_update")
+
+
+def _replayed(
+    cell: Cell, minibatch: list[TrainingResponse], engine: EngineReplay | None, on_phase: OnPhase
+) -> list[TrainingResponse]:
+    """The responses of an optimizer step, replayed under the weights before it where an engine does that."""
+    if engine is None:
+        return minibatch
+    with on_phase(REPLAY):
+        return with_replay_logprobs(cell, minibatch, engine)
 
 
 def _rows(minibatch: Sequence[TrainingResponse]) -> int:
@@ -158,8 +186,10 @@ def _standing(learner: ActorUpdate) -> Standing:
     )
 
 
-def _measure_time(cell: Cell, recorder: Recorder, learner_step: LearnerStep) -> tuple[list[StepResult], list[float]]:
-    """What the last repeat did, and the seconds of each."""
+def _measure_time(
+    cell: Cell, recorder: Recorder, learner_step: LearnerStep, parts: Sequence[str]
+) -> tuple[list[StepResult], list[float]]:
+    """What the last repeat did, and the seconds of each; the seconds of each phase of `parts` are recorded."""
     synchronize = synchronizer(device_of(cell))
     timer = PhaseTimer(synchronize)
     phases: list[dict[str, float]] = []
@@ -179,7 +209,7 @@ def _measure_time(cell: Cell, recorder: Recorder, learner_step: LearnerStep) -> 
     if warm_up:
         recorder.repeated("warm_up_seconds", warm_up, "s", scope="actor_update")
     recorder.repeated("actor_update_seconds", seconds, "s", scope="actor_update")
-    for phase in PHASES:
+    for phase in parts:
         recorder.repeated(f"{phase}_seconds", [taken[phase] for taken in phases], "s", scope=f"actor_update.{phase}")
     rates = [trained / second for second in seconds]
     recorder.repeated("trained_tokens_per_second", rates, "token/s", scope="actor_update")
@@ -212,31 +242,6 @@ def _compare_schedule(
         minibatches,
     )
     return under_schedule, schedule_errors(under_schedule, without, learning, _tolerances(cell)), fp64
-
-
-def _compare_policy(
-    cell: Cell, fp64: ActorUpdate, prompt_groups: list[list[TrainingResponse]]
-) -> tuple[GradientSpread, ErrorReport | None]:
-    """The spread of the fp64 estimator's gradient, and its error against that of the policy that generated; None where
-    the two are the same formula."""
-    responses = [response for group in prompt_groups for response in group]
-    full = cell.model.total_ut_steps
-    dense = all(depth == full for response in responses for depth in response.exit_depths or ())
-    if dense and cell.algorithm.name == "policy_gradient":
-        # Of a single prompt group nothing is resampled, and a gradient in fp64 is what takes longest in a cell.
-        return gradient_spread(fp64, prompt_groups if len(prompt_groups) > 1 else []), None
-    spread = gradient_spread(fp64, prompt_groups)
-    generated = build_learner(
-        cell,
-        fp64.model,
-        schedule=NoCheckpoint(),
-        settings=TWO_UPDATES,
-        objective=PolicyGradient(),
-        logprob="replay",
-        readout=FULL,
-    )
-    _, gradients = first_gradient(generated, responses)
-    return spread, compare(spread.gradients, gradients, group=parameter_group)
 
 
 def _tolerances(cell: Cell) -> Tolerances:
@@ -298,7 +303,7 @@ def _record_errors(cell: Cell, recorder: Recorder, learning: Learning, errors: S
     )
 
 
-def _record_bias(recorder: Recorder, spread: GradientSpread, bias: ErrorReport | None) -> None:
+def _record_bias(recorder: Recorder, bias: ErrorReport | None) -> None:
     if bias is None:
         method = "0 by construction: the rollouts are dense, so every kind of log-probs is the policy that generated"
         recorder.metric("grad_bias_relative_l2", 0.0, method=method)
@@ -314,6 +319,9 @@ def _record_bias(recorder: Recorder, spread: GradientSpread, bias: ErrorReport |
         recorder.metric("grad_bias_cosine", bias.total.cosine, method=method)
         for group, figures in bias.groups.items():
             recorder.metric(f"grad_bias_relative_l2/{group}", figures.relative_l2, method=method)
+
+
+def _record_spread(recorder: Recorder, spread: GradientSpread) -> None:
     if spread.prompt_groups < 2:
         recorder.not_measured("grad_sd_relative", "one prompt group: there is nothing to resample")
     elif spread.norm == 0:

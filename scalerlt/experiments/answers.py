@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from scalerlt.experiments.requests import encoded, requests_for
 from scalerlt.models.tokenizer import Tokenizer
 from scalerlt.records.samples import Sample
-from scalerlt.rollout.native import NativeEngine, RolloutStats
+from scalerlt.rollout.native import NativeEngine
 from scalerlt.rollout.request import Request, Response
+from scalerlt.rollout.stats import RolloutStats
 from scalerlt.schema import Cell
 from scalerlt.tasks.grader import Grade, grade
 from scalerlt.tasks.problem import Problem

@@ -1,5 +1,6 @@
 """From a cell's configuration to the model and the learner that it asks for."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pkgutil import resolve_name
 
@@ -11,7 +12,7 @@ from scalerlt.learner.checkpoint.schedule import Schedule
 from scalerlt.learner.correction import Correction
 from scalerlt.learner.grpo import Grpo as GrpoObjective
 from scalerlt.learner.layout import LayoutChoice
-from scalerlt.learner.logprobs import LogprobKind
+from scalerlt.learner.logprobs import LogprobKind, ReplayKV
 from scalerlt.learner.objective import Objective
 from scalerlt.learner.optimizer import ActorOptimizer, OptimizerSettings, freeze_exit_gate
 from scalerlt.learner.readout import FULL, Readout, TiledReadout
@@ -22,6 +23,7 @@ from scalerlt.models.ouro import OuroForCausalLM
 from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.rollout.native import NativeEngine
 from scalerlt.rollout.native import OnPhase as RolloutPhase
+from scalerlt.rollout.request import Request
 from scalerlt.schema import Cell
 from scalerlt.schema.algorithm.grpo import Grpo
 from scalerlt.schema.algorithm.rltt import Rltt
@@ -75,6 +77,7 @@ def build_learner(
         microbatch_tokens=cell.batch.microbatch_tokens,
         objective=objective or objective_of(cell),
         logprob=logprob or logprob_kind(cell),
+        kv=replay_kv(cell),
         readout=readout or readout_of(cell),
         correction=correction_of(cell) if objective is None else None,
     )
@@ -114,6 +117,14 @@ def logprob_kind(cell: Cell) -> LogprobKind:
     raise UserError(f"logprob={cell.logprob.name} is not known to the learner; use dense, replay or hybrid")
 
 
+def replay_kv(cell: Cell) -> ReplayKV:
+    """What the learner's packed replay takes for the K/V of loops that a token left out.
+
+    Of `shared_kv` there is none: nothing that a learner runs for such a cell is a packed replay (`Logprob.supports`).
+    """
+    return "deferred_fill" if cell.rollout.skipped_kv == "deferred_fill" else "last_exited"
+
+
 def readout_of(cell: Cell) -> Readout:
     """How the cell's learner makes log-probs of hidden states."""
     return FULL if cell.checkpoint.readout == "full" else TiledReadout(cell.checkpoint.readout_tile)
@@ -133,15 +144,32 @@ def checkpoint_schedule(cell: Cell) -> Schedule | LayoutChoice:
 
 
 def build_engine(
-    cell: Cell, model: OuroForCausalLM, *, on_phase: RolloutPhase | None = None, full_depth: bool = False
+    cell: Cell,
+    model: OuroForCausalLM,
+    *,
+    on_phase: RolloutPhase | None = None,
+    on_first_token: Callable[[Request], None] | None = None,
+    full_depth: bool = False,
+    concurrency: int | None = None,
 ) -> NativeEngine:
-    """The cell's rollout engine over `model`; with `full_depth` one whose tokens never stop early."""
+    """The cell's rollout engine over `model`.
+
+    Args:
+        on_phase, on_first_token: as `NativeEngine` takes them.
+        full_depth: no token stops early, and each loop has K/V of its own.
+        concurrency: `batch.rollout_concurrency` by default.
+    """
     engine: NativeEngine = resolve_name(cell.rollout.engine.target)(
         model,
-        concurrency=cell.batch.rollout_concurrency,
+        concurrency=concurrency or cell.batch.rollout_concurrency,
         on_phase=on_phase,
+        on_first_token=on_first_token,
         exit_rule=None if full_depth else exit_rule(cell),
+        kv="last_exited" if full_depth else cell.rollout.skipped_kv,
+        refill=cell.rollout.engine.refill,
         shared_prefill=cell.rollout.engine.shared_prefill,
+        deterministic=cell.rollout.deterministic,
+        kv_cache_tokens=cell.rollout.engine.kv_cache_tokens,
     )
     return engine
 

@@ -139,6 +139,7 @@ def expected_responses(cell: Cell, prompts: Sequence[Sequence[int]]) -> list[Tra
             exit_depths=None if full is None else [full] * length,
             rollout_logprobs=[-1.0] * length,
             ref_logprobs=[-1.0] * length if needs_reference(cell) else None,
+            replay_logprobs=None if cell.logprob.replay == "packed" else [-1.0] * length,
         )
         for index in range(count)
     ]

@@ -16,7 +16,7 @@ from scalerlt.measure.clock import synchronizer
 from scalerlt.numerics.precision import number_format
 from scalerlt.records.recorder import Recorder
 from scalerlt.records.samples import SamplesHeader
-from scalerlt.rollout.native import RolloutStats
+from scalerlt.rollout.stats import RolloutStats
 from scalerlt.schema import Cell
 from scalerlt.schema.experiment.gsm8k_eval import Gsm8kEval
 from scalerlt.tasks.grader import grade

@@ -1,6 +1,6 @@
 """How a memory report enters a record: one name per kind of figure, `/phase` behind it for each phase."""
 
-from scalerlt.measure.breakdown import ByPart, Part
+from scalerlt.measure.breakdown import PARTS, ByPart, Part
 from scalerlt.measure.memory import RSS_METHOD, MemoryReport
 from scalerlt.records.recorder import Recorder
 
@@ -61,3 +61,11 @@ def record_parts(recorder: Recorder, report: MemoryReport, found: ByPart, *, sta
         for part, size in parts.items():
             method = f"{_METHODS[part]}; when the sum of all parts is largest"
             recorder.metric(f"{name}/{part}", size, "B", method=method)
+
+
+def record_no_memory(recorder: Recorder, reason: str) -> None:
+    """Record why there is no figure of `record_memory` and `record_parts`."""
+    kinds = ("live_peak", "rss_baseline", "rss_peak", "cuda_peak_allocated", "cuda_peak_reserved", "memory_peak")
+    for name in (*(f"{kind}_bytes" for kind in kinds), *(f"memory_bytes/{part}" for part in PARTS)):
+        recorder.not_measured(name, reason, "B")
+    recorder.not_measured("memory_unexplained_relative", reason)

@@ -4,84 +4,74 @@ One rollout batch is `batch.prompts_per_step` prompts with `batch.group_size` re
 with the learner's over the same tokens and exit depths, in the same precision and in fp64.
 """
 
-from collections.abc import Callable, Sequence
-from pkgutil import resolve_name
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from scalerlt.experiments.building import build_model, device_of, exit_rule
+from scalerlt.experiments.building import build_model, device_of
 from scalerlt.experiments.inputs import repeats
 from scalerlt.experiments.io_metrics import record_bandwidth, record_share, record_traffic
-from scalerlt.experiments.memory_metrics import record_memory, record_parts
+from scalerlt.experiments.memory_metrics import record_memory, record_no_memory, record_parts
 from scalerlt.experiments.requests import requests_of
-from scalerlt.learner.batching import TrainingResponse
-from scalerlt.learner.logprobs import LogprobKind, response_logprobs
+from scalerlt.experiments.rollout_batch import RolloutBatch
+from scalerlt.experiments.rollout_replay import largest_difference, measure_replay
+from scalerlt.experiments.rollout_work import record_coda, record_work
 from scalerlt.measure.breakdown import Standing, break_down
-from scalerlt.measure.clock import PhaseTimer, synchronizer, timed
-from scalerlt.measure.memory import OnPhase, measure_memory
-from scalerlt.models.ouro import OuroForCausalLM
+from scalerlt.measure.clock import PhaseTimer, Stopwatch, synchronizer, timed
+from scalerlt.measure.memory import measure_memory
 from scalerlt.numerics.precision import matrix_path, number_format
 from scalerlt.records.recorder import Recorder
-from scalerlt.rollout.native import RolloutResult
-from scalerlt.rollout.request import Request, Response
+from scalerlt.rollout.request import Response
+from scalerlt.rollout.stats import RolloutResult
 from scalerlt.rollout.traffic import rollout_traffic
 from scalerlt.schema import Cell
-
-Rollout = Callable[[OnPhase | None], RolloutResult]
+from scalerlt.schema.experiment.rollout_throughput import RolloutThroughput
 
 
 def run(cell: Cell, recorder: Recorder) -> None:
     """Measure the rollout of one batch."""
+    experiment = cell.experiment
+    assert isinstance(experiment, RolloutThroughput)
     with recorder.phase("load"):
         requests = requests_of(cell)
-        model = build_model(cell, number_format(cell.precision.name).dtype)
+        batch = RolloutBatch(cell, build_model(cell, number_format(cell.precision.name).dtype), requests)
     native = matrix_path(cell.precision.name, device_of(cell))
     recorder.metric("matrix_path", native, method="torch multiplies matrices of this format on this device")
-    engine = resolve_name(cell.rollout.engine.target)
-    rule = exit_rule(cell)
-    concurrency = min(cell.batch.rollout_concurrency, len(requests))
-
-    def rollout(on_phase: OnPhase | None = None) -> RolloutResult:
-        result: RolloutResult = engine(
-            model,
-            concurrency=concurrency,
-            on_phase=on_phase,
-            exit_rule=rule,
-            shared_prefill=cell.rollout.engine.shared_prefill,
-        ).generate(requests)
-        return result
-
-    result, seconds = _measure_time(cell, recorder, rollout)
-    _record_work(recorder, result)
-    with recorder.measuring("memory"):
-        report = measure_memory(rollout, device=device_of(cell), parameters=model.parameters())
-        standing = Standing(weights=tuple(model.parameters()), heads=(model.lm_head.weight,))
-        parts = break_down(rollout, device=device_of(cell), standing=standing)
-    record_memory(recorder, report)
-    weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    record_parts(recorder, report, parts, standing_bytes=weight_bytes)
-    traffic = rollout_traffic(model, result.stats)
+    result, seconds = _measure_time(batch, recorder)
+    record_work(recorder, batch, result, seconds)
+    with recorder.measuring("coda"):
+        record_coda(recorder, batch, result)
+    if experiment.replay:
+        measure_replay(recorder, batch, result.responses)
+    _measure_memory(batch, recorder)
+    traffic = rollout_traffic(batch.model, result.stats)
     record_traffic(recorder, "generated", [traffic], result.stats.generated_tokens)
     bandwidth = record_bandwidth(recorder, device_of(cell))
     record_share(recorder, traffic.total, seconds, bandwidth, scope="rollout")
     with recorder.measuring("reference"):
-        _compare_logprobs(cell, recorder, model, requests, result.responses)
+        first = experiment.reference_requests or len(requests)
+        _compare_logprobs(recorder, replace(batch, requests=requests[:first]), result.responses[:first])
 
 
-def _measure_time(cell: Cell, recorder: Recorder, rollout: Rollout) -> tuple[RolloutResult, list[float]]:
+def _measure_time(batch: RolloutBatch, recorder: Recorder) -> tuple[RolloutResult, list[float]]:
     """The first repeat's result, and the seconds of each."""
-    synchronize = synchronizer(device_of(cell))
+    synchronize = synchronizer(device_of(batch.cell))
+    warmup, measured = repeats(batch.cell).warmup, repeats(batch.cell).repeats
     with recorder.measuring("warm_up"):
-        warm_up = timed(lambda: rollout(None), synchronize=synchronize, repeats=repeats(cell).warmup)
+        warm_up = timed(batch.generate, synchronize=synchronize, repeats=warmup)
     results: list[RolloutResult] = []
     with recorder.measuring("time"):
-        seconds = timed(lambda: results.append(rollout(None)), synchronize=synchronize, repeats=repeats(cell).repeats)
+        seconds = timed(lambda: results.append(batch.generate()), synchronize=synchronize, repeats=measured)
     timer = PhaseTimer(synchronize)
     phases: list[dict[str, float]] = []
+    first_tokens: list[list[float]] = []
     with recorder.measuring("phases"):
-        for _ in range(repeats(cell).repeats):
-            rollout(timer.phase)
+        for _ in range(measured):
+            watch = Stopwatch(synchronize)
+            batch.generate(timer.phase, watch.lap)
             phases.append(timer.take())
+            first_tokens.append(watch.laps)
 
     if any(result.responses != results[0].responses for result in results):
         recorder.note("the repeats of the same requests did not generate the same tokens and log-probs")
@@ -101,64 +91,53 @@ def _measure_time(cell: Cell, recorder: Recorder, rollout: Rollout) -> tuple[Rol
         recorder.repeated("decode_tokens_per_second", rates, "token/s", scope="decode")
     else:
         recorder.not_measured("decode_tokens_per_second", "every response has one token, which comes of its prefill")
+    _record_first_tokens(recorder, first_tokens)
     return results[0], seconds
 
 
-def _record_work(recorder: Recorder, result: RolloutResult) -> None:
-    stats = result.stats
-    recorder.metric("generated_tokens", stats.generated_tokens, "token", method="response tokens, no padding")
-    recorder.metric("prompt_tokens", stats.prompt_tokens, "token")
-    recorder.metric(
-        "shared_prompt_tokens", stats.shared_prompt_tokens, "token", method="not run: another request's were the same"
-    )
-    recorder.metric("padded_tokens", stats.padded_tokens, "token")
-    recorder.metric("recurrent_rows", stats.recurrent_rows, "row", method="tokens run through one loop, over all loops")
-    recorder.metric("mean_executed_depth", stats.mean_executed_depth, "loop")
-    for depth, tokens in sorted(stats.decode_depths.items()):
-        recorder.metric(f"decode_tokens/depth_{depth}", tokens, "token", method="without each response's first token")
-    recorder.metric("decode_steps", stats.decode_steps)
-    recorder.metric("prefill_calls", stats.prefill_calls)
-    recorder.metric("peak_active", stats.peak_active, "request")
-    recorder.metric("kv_cache_bytes", stats.kv_cache_bytes, "B", method="preallocated pool, part of live_peak_bytes")
-    stopped = sum(response.finish_reason == "stop" for response in result.responses)
-    recorder.metric("stopped_responses", stopped, "response", method="finish reason stop; the others: length")
-    recorder.metric("responses", len(result.responses), "response")
+def _record_first_tokens(recorder: Recorder, seconds: list[list[float]]) -> None:
+    """Of each repeat the seconds until each request had its first token."""
+    method = "of each request, from the start of the whole batch, waiting for a slot included; in the pass `phases`"
+    name = "time_to_first_token_seconds"
+    means = [sum(each) / len(each) for each in seconds]
+    recorder.repeated(name, means, "s", scope="rollout", method=f"mean {method}")
+    recorder.repeated(f"{name}/largest", list(map(max, seconds)), "s", scope="rollout", method=f"largest {method}")
 
 
-def _compare_logprobs(
-    cell: Cell,
-    recorder: Recorder,
-    model: OuroForCausalLM,
-    requests: Sequence[Request],
-    responses: Sequence[Response],
-) -> None:
+def _measure_memory(batch: RolloutBatch, recorder: Recorder) -> None:
+    assert isinstance(batch.cell.experiment, RolloutThroughput)
+    if not batch.cell.experiment.memory:
+        record_no_memory(recorder, "the cell has experiment.memory=false")
+        return
+    device, model = device_of(batch.cell), batch.model
+    with recorder.measuring("memory"):
+        report = measure_memory(batch.generate, device=device, parameters=model.parameters())
+        standing = Standing(weights=tuple(model.parameters()), heads=(model.lm_head.weight,))
+        parts = break_down(batch.generate, device=device, standing=standing)
+    record_memory(recorder, report)
+    weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    record_parts(recorder, report, parts, standing_bytes=weight_bytes)
+
+
+def _compare_logprobs(recorder: Recorder, batch: RolloutBatch, responses: Sequence[Response]) -> None:
     """Largest |difference| between the rollout's log-probs and the learner's over the same tokens and depths.
 
-    The learner's are of the whole vocabulary: where the rollout is greedy or draws from a part of it, its raw log-probs
-    are compared.
+    Where the learner has no pass over all positions that is the same policy, the engine's own steps in fp64 are the
+    reference.
     """
-    raw = cell.rollout.temperature == 0 or any(request.truncates for request in requests)
-    kind: LogprobKind = "dense" if cell.rollout.schedule == "dense" else "replay"
-    rows = [
-        TrainingResponse(request.prompt_tokens, response.tokens, advantage=0.0, exit_depths=response.exit_depths)
-        for request, response in zip(requests, responses, strict=True)
-    ]
-
-    def largest_difference() -> float:
-        evaluated = response_logprobs(
-            kind,
-            model,
-            rows,
-            temperature=1.0 if raw else cell.rollout.temperature,
-            microbatch_tokens=cell.batch.microbatch_tokens,
-        )
-        return max(
-            abs(ours - theirs)
-            for response, logprobs in zip(responses, evaluated, strict=True)
-            for ours, theirs in zip(response.raw_logprobs if raw else response.logprobs, logprobs, strict=True)
-        )
-
-    method = f"max over tokens, against {kind} log-probs"
-    recorder.metric("logprob_error_learner", largest_difference(), "nat", method=f"{method} in the same precision")
-    model.to(torch.float64)
-    recorder.metric("logprob_error_fp64", largest_difference(), "nat", method=f"{method} in fp64, same weights")
+    theirs = [batch.logprobs_of(response) for response in responses]
+    compared = f"max over the tokens of {len(responses)} responses"
+    if batch.packed_fault is not None:
+        recorder.unsupported("logprob_error_learner", batch.packed_fault, "nat")
+        batch.model.to(torch.float64)
+        again = batch.forced(responses).generate().responses
+        error = largest_difference([batch.logprobs_of(response) for response in again], theirs)
+        method = f"{compared}, against the engine's own steps over the same tokens and depths in fp64, same weights"
+        recorder.metric("logprob_error_fp64", error, "nat", method=method)
+        return
+    method = f"{compared}, against {batch.packed_kind} log-probs"
+    error = largest_difference(batch.packed(responses), theirs)
+    recorder.metric("logprob_error_learner", error, "nat", method=f"{method} in the same precision")
+    batch.model.to(torch.float64)
+    error = largest_difference(batch.packed(responses), theirs)
+    recorder.metric("logprob_error_fp64", error, "nat", method=f"{method} in fp64, same weights")

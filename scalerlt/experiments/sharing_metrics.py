@@ -83,13 +83,19 @@ def record_sharing(
             recorder.not_measured(name, "no response has a token to learn")
         return
     recorder.metric("sharing_token_limit", workload.token_limit, method=TOKEN_LIMIT_METHOD)
-    if cell.logprob.name != "dense" and _stops_early(cell, minibatches):
+    if _runs_early_exits(cell) and _stops_early(cell, minibatches):
         recorder.not_measured(
             "sharing_flop_limit", f"logprob={cell.logprob.name} leaves out loops of tokens that stopped early"
         )
         return
     readouts = cell.model.total_ut_steps if cell.algorithm.name == "rltt" else 1
     recorder.metric("sharing_flop_limit", workload.flop_limit(cell.model, readouts), method=FLOP_LIMIT_METHOD)
+
+
+def _runs_early_exits(cell: Cell) -> bool:
+    """Whether the learner runs a packed replay in which tokens stop early."""
+    replays = cell.logprob.name == "replay" or (cell.logprob.name == "hybrid" and cell.logprob.replay == "packed")
+    return replays and cell.rollout.skipped_kv != "deferred_fill"
 
 
 def _stops_early(cell: Cell, minibatches: Sequence[Sequence[TrainingResponse]]) -> bool:

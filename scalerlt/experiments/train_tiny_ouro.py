@@ -25,8 +25,9 @@ from scalerlt.models.config import OuroConfig
 from scalerlt.models.ouro import OuroForCausalLM
 from scalerlt.models.tokenizer import WordTokenizer
 from scalerlt.rollout.exit_rule import ExitRule
-from scalerlt.rollout.native import NativeEngine, RolloutStats
+from scalerlt.rollout.native import NativeEngine
 from scalerlt.rollout.request import Request
+from scalerlt.rollout.stats import RolloutStats
 from scalerlt.schema.fields import resolve_path
 from scalerlt.tasks.arithmetic import arithmetic
 from scalerlt.tasks.grader import grade

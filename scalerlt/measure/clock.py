@@ -39,25 +39,52 @@ def timed(
     return seconds
 
 
+class Stopwatch:
+    """Seconds from its making, when the device had finished, to each lap.
+
+    A lap does not wait for the device: what it marks has been read from it.
+
+    Attributes:
+        laps: in the order in which they came.
+    """
+
+    def __init__(self, synchronize: Synchronize, clock: Clock = time.perf_counter) -> None:
+        self.laps: list[float] = []
+        self._clock = clock
+        synchronize()
+        self._start = clock()
+
+    def lap(self, what: object = None) -> None:
+        """Note how long it took until now; what it marks is not kept."""
+        self.laps.append(self._clock() - self._start)
+
+
 class PhaseTimer:
     """Seconds spent in the named phases of a piece of work, synchronised at every border.
 
-    A phase that is entered several times is summed.
+    A phase that is entered several times is summed. What runs in a phase inside another is the inner one's alone, so
+    that the phases' sum is the time that any of them ran.
     """
 
     def __init__(self, synchronize: Synchronize, clock: Clock = time.perf_counter) -> None:
         self._synchronize = synchronize
         self._clock = clock
         self._seconds: dict[str, float] = {}
+        self._inside = [0.0]
+        """Of each open phase, behind the outermost place, the seconds of the phases inside it."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time what runs inside as (a part of) phase `name`."""
         self._synchronize()
         start = self._clock()
+        self._inside.append(0.0)
         yield
         self._synchronize()
-        self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - start
+        elapsed = self._clock() - start
+        inside = self._inside.pop()
+        self._inside[-1] += elapsed
+        self._seconds[name] = self._seconds.get(name, 0.0) + elapsed - inside
 
     def take(self) -> dict[str, float]:
         """Seconds by phase since the last call, and start again from nothing."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from scalerlt.errors import RequestErrors
 from scalerlt.measure.environment import environment
+from scalerlt.planning.capacity import Capacity, MemoryPlan
 from scalerlt.planning.cost import Cost, Costs, Total, measured, total
 from scalerlt.planning.margins import Margin, margins
-from scalerlt.planning.memory import Capacity, MemoryPlan, memory_plan
+from scalerlt.planning.memory import memory_plan
 from scalerlt.planning.request import Request
 from scalerlt.planning.resolve import ResolvedCell
 from scalerlt.planning.retry import why_again

@@ -108,4 +108,6 @@ def _file_digest(path: Path, size: int, modified_ns: int) -> str:
 def _frozen(part: Any) -> Any:
     if is_dataclass(part):
         return tuple((field.name, _frozen(getattr(part, field.name))) for field in fields(part))
-    return tuple(sorted(part.items())) if isinstance(part, dict) else part
+    if isinstance(part, dict):
+        return tuple(sorted(part.items()))
+    return tuple(part) if isinstance(part, list) else part

@@ -8,8 +8,8 @@ How far off, over the cells of the quickstart (tiny model, CPU): see `docs/plann
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from scalerlt.planning.capacity import REFERENCE, Capacity, MemoryPlan
 from scalerlt.planning.workload import (
     SHARED_PREFIX,
     Sequences,
@@ -23,7 +23,7 @@ from scalerlt.schema.algorithm.rltt import Rltt
 from scalerlt.schema.cell import Cell
 from scalerlt.schema.checkpoint.auto import Auto
 from scalerlt.schema.checkpoint.segments import Segments
-from scalerlt.schema.device import Device
+from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
 from scalerlt.schema.fields import parse_bytes
 from scalerlt.schema.model import Model
 from scalerlt.schema.optimizer.sgd import Sgd
@@ -33,69 +33,6 @@ BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 INDEX = 8
 AUTO = ("none", "packed_shared")
 """Of the schedules among which `checkpoint=auto` chooses those that keep most."""
-REFERENCE = "reference"
-"""The phase in which a cell is compared with fp64, after everything is measured."""
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """The bytes of a cell.
-
-    Attributes:
-        phases: for each phase of the cell what it holds, by name.
-        assumed: whether lengths are assumed that are known only when the cell runs.
-        available: what the device has for the cell; None where that is not known.
-        limited_by: whose limit that is.
-    """
-
-    phases: dict[str, dict[str, int]]
-    assumed: bool
-    available: int | None
-    limited_by: str | None
-
-    @property
-    def peak_phase(self) -> str:
-        """The phase that needs most."""
-        return max(self.phases, key=lambda phase: sum(self.phases[phase].values()))
-
-    @property
-    def needed(self) -> int:
-        """Bytes of the phase that needs most."""
-        return sum(self.phases[self.peak_phase].values())
-
-    @property
-    def step(self) -> int:
-        """Bytes of what is measured, the comparison with fp64 behind it left aside."""
-        return max(sum(held.values()) for phase, held in self.phases.items() if phase != REFERENCE)
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether that is there; None where it cannot be told."""
-        return None if self.available is None else self.needed <= self.available
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """What a machine has.
-
-    Attributes:
-        host: memory of the host in bytes, or the limit of a control group where that is less.
-        host_is: which of the two.
-        gpu: memory of the smallest visible GPU; None without one.
-    """
-
-    host: int | None
-    host_is: str
-    gpu: int | None
-
-    def of(self, device: Device) -> tuple[int | None, str | None]:
-        """What a cell on the device may have, and whose limit that is."""
-        if device.type == "cuda":
-            return self.gpu, None if self.gpu is None else "the GPU's memory"
-        limit = device.memory_limit_bytes
-        if limit is not None and (self.host is None or limit <= self.host):
-            return limit, "device.memory_limit"
-        return self.host, None if self.host is None else self.host_is
 
 
 def memory_plan(cell: Cell, capacity: Capacity) -> MemoryPlan | None:
@@ -110,13 +47,15 @@ def memory_plan(cell: Cell, capacity: Capacity) -> MemoryPlan | None:
             phases = {**_rollout(cell, rollout, slots, number), REFERENCE: _forward_fp64(cell, rollout)}
         case "actor_update":
             training = training_sequences(cell)
-            phases = {**_update(cell, training, number), REFERENCE: _update_fp64(cell, training)}
+            phases = {
+                **_update(cell, training, number),
+                **_engine_replay(cell, training, number),
+                REFERENCE: _update_fp64(cell, training),
+            }
         case "gsm8k_eval":
             phases = _rollout(cell, rollout, cell.batch.rollout_concurrency, number)
         case "gsm8k_reward":
-            rolled = _rollout(cell, rollout, cell.batch.rollout_concurrency, number)
-            kept = {**_learner(cell, number), **_reference_policy(cell, number)}
-            phases = {name: {**kept, **part} for name, part in (rolled | _update(cell, rollout, number)).items()}
+            phases = _reward(cell, rollout, number)
         case _:
             return None
     known = cell.experiment.name == "actor_update" or rollout.known
@@ -136,9 +75,10 @@ def optimizer_bytes(cell: Cell) -> int:
     return trained * master * (states + (number < 4))
 
 
-def kv_cache_bytes(model: Model, slots: int, positions: int, number: int) -> int:
-    """Of the pool: keys and values of every loop and layer for `slots` sequences of up to `positions` tokens."""
-    planes = model.total_ut_steps * model.num_hidden_layers
+def kv_cache_bytes(model: Model, slots: int, positions: int, number: int, *, shared: bool = False) -> int:
+    """Of the pool: keys and values of every layer, and of every loop unless they share theirs, for `slots` sequences of
+    up to `positions` tokens."""
+    planes = model.num_hidden_layers * (1 if shared else model.total_ut_steps)
     return 2 * planes * slots * positions * model.num_key_value_heads * model.head_dim * number
 
 
@@ -157,14 +97,28 @@ def _rollout(cell: Cell, sequences: Sequences, slots: int, number: int) -> dict[
     model = cell.model
     longest = max(prompt for prompt, _ in sequences.lengths)
     positions = max(prompt + response - 1 for prompt, response in sequences.lengths)
+    limit = cell.rollout.engine.kv_cache_tokens
+    if limit is not None:
+        slots = min(slots, max(1, limit // max(1, positions)))
+    shared = cell.rollout.skipped_kv == "shared_kv"
     standing = {
         "weights": parameters(model) * number,
-        "kv_cache": kv_cache_bytes(model, slots, positions, number),
+        "kv_cache": kv_cache_bytes(model, slots, positions, number, shared=shared),
     }
     return {
         "prefill": {**standing, "activations": slots * longest * _unkept_row(model, number)},
         "sampling": {**standing, "logits": slots * model.vocab_size * (number + 3 * max(number, 4))},
     }
+
+
+def _engine_replay(cell: Cell, sequences: Sequences, number: int) -> dict[str, dict[str, int]]:
+    """The rollout's steps on the learner's weights, before an optimizer step of recorded rollouts."""
+    if cell.logprob.replay != "engine":
+        return {}
+    longest = cell.rollout.max_new_tokens
+    asked = tuple((prompt, max(response, longest)) for prompt, response in sequences.lengths)
+    parts = _rollout(cell, Sequences(asked, sequences.known), cell.batch.rollout_concurrency, number)
+    return {f"replay_{name}": {**_learner(cell, number), **part} for name, part in parts.items()}
 
 
 def _update(cell: Cell, sequences: Sequences, number: int) -> dict[str, dict[str, int]]:
@@ -198,6 +152,27 @@ def _update_under(schedule: str, cell: Cell, sequences: Sequences, number: int) 
         "readout": {**standing, "logits": max(_readout(cell, batch, number) for batch in batches)},
         "layers": {**standing, "gradients": standing["gradients"] + narrow, "recomputed": again},
     }
+
+
+def _reward(cell: Cell, rollout: Sequences, number: int) -> dict[str, dict[str, int]]:
+    """A training step: beside the learner stand the policies that its engines are given, and the reference policy."""
+    reward = cell.experiment
+    assert isinstance(reward, Gsm8kReward)
+    served = BYTES[cell.rollout.precision or cell.precision.name]
+    kept = {
+        **_learner(cell, number),
+        **_reference_policy(cell, number),
+        "served_policies": (min(reward.lag, reward.steps) + 1) * parameters(cell.model) * served,
+    }
+    generated = _rollout(cell, rollout, cell.batch.rollout_concurrency, served)
+    for held in generated.values():
+        del held["weights"]  # among the served policies
+    parts = generated | _engine_replay(cell, rollout, number) | _update(cell, rollout, number)
+    phases = {name: {**kept, **part} for name, part in parts.items()}
+    if reward.grad_bias_every:
+        held = _update_fp64(cell, rollout)
+        phases[REFERENCE] = {**kept, "fp64_weights": 2 * held.pop("weights"), **held}
+    return phases
 
 
 def _learner(cell: Cell, number: int) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """`scalerlt plan` for people: a line per cell, each reason once below, totals and margins."""
 
+from scalerlt.planning.capacity import MemoryPlan
 from scalerlt.planning.cost import Cost, Total
 from scalerlt.planning.forecast import CellForecast, Forecast
 from scalerlt.planning.margins import Margin
-from scalerlt.planning.memory import MemoryPlan
 
 IN_THE_NAME = (
     *("experiment", "model", "precision", "batch", "checkpoint", "rollout", "logprob"),

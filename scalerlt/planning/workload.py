@@ -17,6 +17,7 @@ from scalerlt.schema.checkpoint.prefix import Prefix
 from scalerlt.schema.experiment import RepeatedExperiment
 from scalerlt.schema.experiment.gsm8k_eval import Gsm8kEval
 from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
+from scalerlt.schema.experiment.rollout_throughput import RolloutThroughput
 from scalerlt.schema.fields import resolve_path
 from scalerlt.schema.flops import causal_pairs, layer_weights, loops_flops, readout_flops
 from scalerlt.schema.model import Model
@@ -129,10 +130,15 @@ def flops(cell: Cell) -> float | None:
             evaluations = 2 + (reward.steps - 1) // reward.evaluate_every
             passes = 1 if cell.rollout.schedule == "dense" else 2
             held_out = passes * evaluations * reward.eval_problems * generate / len(batch)
-            return held_out + reward.steps * (generate + update_flops(cell, batch))
-        case RepeatedExperiment() as repeated if repeated.name == "rollout_throughput":
+            biases = -(-reward.steps // reward.grad_bias_every) if reward.grad_bias_every else 0
+            updates = (reward.steps + 2 * biases) * update_flops(cell, batch)  # of a bias the gradients of two learners
+            return held_out + reward.steps * generate + updates
+        case RolloutThroughput() as rollout:
             # Warm-up, time, phases, two memory passes, and the learner's log-probs twice.
-            return (repeated.warmup + 2 * repeated.repeats + 2 + 2) * generate
+            compared = min(rollout.reference_requests or len(batch), len(batch)) / len(batch)
+            whole = rollout.warmup + 2 * rollout.repeats + 2 * rollout.memory + 2 * compared
+            # By turns a rollout, its replay by the engine and its replay by the learner.
+            return (whole + 3 * rollout.replay * (rollout.warmup + rollout.repeats)) * generate
         case RepeatedExperiment() as repeated if repeated.name == "actor_update":
             # Warm-up, time, two memory passes; two updates by each of two schedules, fp64 gradients twice.
             lengths = training_sequences(cell).lengths
@@ -145,7 +151,7 @@ def update_flops(cell: Cell, lengths: Sequence[tuple[int, int]]) -> float:
     `checkpoint=auto` as if nothing could be shared."""
     auto = isinstance(cell.checkpoint, Auto) and cell.checkpoint.memory_budget is None
     passes = 3 if cell.checkpoint.name == "none" or auto else 4
-    replay = {"dense": 0, "replay": 0, "hybrid": 1}.get(cell.logprob.name, 0)
+    replay = cell.logprob.extra_passes(cell)
     forward = (passes + replay) * _forward(cell, lengths, read_out_all=False)
     if cell.checkpoint.name in SHARED_PREFIX:
         prompts = _forward(cell, [(prompt, 1) for prompt, _ in lengths], read_out_all=False)

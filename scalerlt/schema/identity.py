@@ -56,7 +56,7 @@ def cell_id(cell: Cell, digest: str) -> str:
 
 
 def axes(content: dict[str, Any]) -> dict[str, Scalar]:
-    """The scientific keys, flat: a config group by its option's name, its values as `group.key`."""
+    """The scientific keys, flat: a config group by its option's name, its values as `group.key`, a list as its JSON."""
     flat: dict[str, Scalar] = {}
     for key, value in content.items():
         _flatten(key, value, flat)
@@ -107,7 +107,7 @@ def _content(part: Any, where: str, inputs: dict[str, FrozenInput]) -> Any:
 
 def _flatten(key: str, value: Any, flat: dict[str, Scalar]) -> None:
     if not isinstance(value, dict):
-        flat[key] = value
+        flat[key] = json.dumps(value) if isinstance(value, list) else value
         return
     if "name" in value:
         flat[key] = value["name"]

@@ -20,6 +20,8 @@ KEPT |= {"prefix": 0.3, "joint": 0.08, "streamed": 0.13, "packed_shared": 0.4, "
 EXTRA_TIME = {"none": 1.0, "layer": 1.28, "loop": 1.36, "segments": 1.42}
 EXTRA_TIME |= {"prefix": 0.31, "joint": 0.5, "streamed": 0.36, "packed_shared": 0.27, "auto": 0.28}
 ARMS = ("rollout", "rollout.max_new_tokens", "rollout.exit_threshold", "logprob", "experiment.rewards")
+ARMS += ("logprob.replay", "logprob.old", "correction", "experiment.lag")
+ARMS += ("rollout.engine", "rollout.engine.shared_prefill", "rollout.deterministic")
 Edit = Callable[[dict[str, Metric]], None]
 
 

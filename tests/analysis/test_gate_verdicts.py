@@ -1,11 +1,12 @@
 import math
 from importlib.resources import files
+from typing import Any
 
 import pytest
 import yaml
 from synthetic_runs import cell_axes, figures
 
-from scalerlt.analysis.gates import LearnerGate, describe, judge, load_gates
+from scalerlt.analysis.gates import LearnerGate, describe, judge, judge_replay, load_gates
 from scalerlt.records.record import Metric
 
 GATES = load_gates()
@@ -28,7 +29,7 @@ def verdict(precision: str, metrics: dict[str, Metric], part: str = "gate") -> t
 
 
 def test_the_shipped_tolerances_are_the_published_ones() -> None:
-    fp32, bf16, fp64 = GATES["fp32"], GATES["bf16"], GATES["fp64"]
+    fp32, bf16, fp64 = (GATES.learner[name] for name in ("fp32", "bf16", "fp64"))
     assert fp32 is not None
     assert bf16 is not None
     assert fp64 is not None
@@ -50,7 +51,7 @@ def test_the_shipped_tolerances_are_the_published_ones() -> None:
             "moments": {"abs": 1e-12, "rel": 1e-12},
         }
     )
-    assert GATES["fp16"] is None
+    assert GATES.learner["fp16"] is None
 
 
 def test_every_tolerance_is_a_number_for_any_yaml_reader() -> None:
@@ -60,6 +61,7 @@ def test_every_tolerance_is_a_number_for_any_yaml_reader() -> None:
         return [leaf for entry in part.values() for leaf in leaves(entry)] if isinstance(part, dict) else [part]
 
     assert content.pop("name") == "default"
+    assert content.pop("replay_mismatches") == 0
     assert {type(leaf) for leaf in leaves(content)} == {float, type(None)}
 
 
@@ -163,10 +165,29 @@ def test_without_a_declared_gate_nothing_passes(precision: str) -> None:
     assert precision in (found["gate"].reason or "")
 
 
+def test_a_replay_is_judged_bit_for_bit() -> None:
+    def said(**metrics: Metric) -> tuple[Any, str | None]:
+        replay = {name.replace("_of_engine", "/engine"): metric for name, metric in metrics.items()}
+        found = judge_replay({"replay_tokens": Metric(value=7), **replay}, GATES)["gate/replay"]
+        return found.value, found.reason
+
+    assert said(replay_mismatches_of_engine=Metric(value=0)) == ("PASS", None)
+    assert said(replay_mismatches_of_engine=Metric(value=1)) == (
+        "FAIL",
+        "replay_mismatches/engine 1 is not within 0",
+    )
+    word, reason = said(replay_mismatches_of_engine=Metric(status="unsupported", reason="no such thing"))
+    assert (word, reason) == ("NOT_RESOLVED", "replay_mismatches/engine is unsupported: no such thing")
+    assert judge_replay({"replay_mismatches/engine": Metric(value=0)}, GATES) == {}
+
+
 def test_the_tolerances_are_told() -> None:
     lines = describe(GATES)
     assert lines[1].startswith(
         "fp32: loss abs 2e-06 rel 2e-06; gradient abs 1e-05 rel 8e-05; gradient rel. L2 2e-06, or"
     )
     assert "moments none declared" in lines[2]
-    assert lines[3] == "fp16: none declared"
+    assert lines[3:] == [
+        "fp16: none declared",
+        "engine replay against its rollout: 0 log-probs may differ in any bit",
+    ]

@@ -20,7 +20,8 @@ from scalerlt.learner import calibration
 from scalerlt.learner.auto import AutoLayout, CostModel
 from scalerlt.learner.checkpoint import LayerCheckpoint, NoCheckpoint
 from scalerlt.learner.work import SECONDS_FEATURES
-from scalerlt.planning.memory import Capacity, memory_plan, saved_bytes
+from scalerlt.planning.capacity import Capacity
+from scalerlt.planning.memory import memory_plan, saved_bytes
 from scalerlt.planning.workload import update_flops
 from scalerlt.records.recorder import Recorder
 from scalerlt.schema import load_cell

@@ -135,15 +135,18 @@ def test_the_first_step_is_on_policy(tmp_path: Path) -> None:
         (tmp_path / "cell").rename(tmp_path / f"done-{number}")
 
 
-@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[1]], ids=["dense", "hybrid"])
-def test_a_run_that_was_cut_off_goes_on_bit_for_bit(options: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "lag"), [(OPTIONS[0], 0), (OPTIONS[1], 0), (OPTIONS[1], 1), (OPTIONS[4], 2)], ids=repr
+)
+def test_a_run_that_was_cut_off_goes_on_bit_for_bit(options: dict[str, str], lag: int, tmp_path: Path) -> None:
+    values = {"experiment.lag": lag}
     whole_run = attempt(tmp_path / "whole", 1)
-    train(make_cell(**options), whole_run)
+    train(make_cell(values, **options), whole_run)
 
     cut = attempt(tmp_path / "cut", 1)
     torch.manual_seed(12345)  # whatever a fresh process finds must not matter
     first = Recorder(cut)
-    training = gsm8k_reward.Training(make_cell(**options), first)
+    training = gsm8k_reward.Training(make_cell(values, **options), first)
     training.evaluate()
     for _ in range(2):
         training.train_step()
@@ -154,14 +157,17 @@ def test_a_run_that_was_cut_off_goes_on_bit_for_bit(options: dict[str, str], tmp
 
     torch.manual_seed(999)
     second = attempt(tmp_path / "cut", 2)
-    recorder = train(make_cell(**options), second)
+    recorder = train(make_cell(values, **options), second)
     assert recorder.metrics["accuracy"].value == _metric(whole_run)["accuracy"]
     ours, theirs = (weights(run / "checkpoints" / "step-000004" / "policy") for run in (second, whole_run))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    exact = ("reward", "loss", "grad_norm", "completions/mean_length", "samples", "tokens", "entropy")
+    exact = ("reward", "loss", "grad_norm", "weight_version", "weight_lag", "samples", "tokens", "entropy")
     mine = {row["step"]: [row[name] for name in exact] for row in series(second) if "reward" in row}
     whole_rows = {row["step"]: [row[name] for name in exact] for row in series(whole_run) if "reward" in row}
     assert mine == {step: whole_rows[step] for step in (3, 4)}
+    for step in (3, 4):
+        ours, theirs = (read_samples(run / "samples" / f"step-{step:06d}.jsonl").samples for run in (second, whole_run))
+        assert ours == theirs
     assert Journal.of(second, 0).continues == 1
 
 

@@ -11,7 +11,8 @@ from scalerlt.experiments import rollout_throughput
 from scalerlt.experiments.requests import request_seed, requests_of
 from scalerlt.records.record import Metric
 from scalerlt.records.recorder import Recorder
-from scalerlt.rollout.native import NativeEngine, RolloutResult
+from scalerlt.rollout.native import NativeEngine
+from scalerlt.rollout.stats import RolloutResult
 from scalerlt.schema import Cell, load_cell
 
 SMALL = {
@@ -38,7 +39,7 @@ def measure(cell: Cell, directory: Path) -> tuple[dict[str, Metric], Recorder]:
 
 def test_a_cell_leaves_every_figure(tmp_path: Path) -> None:
     metrics, recorder = measure(make_cell(), tmp_path)
-    assert recorder.passes == ["warm_up", "time", "phases", "memory", "bandwidth", "reference"]
+    assert recorder.passes == ["warm_up", "time", "phases", "coda", "memory", "bandwidth", "reference"]
     assert recorder.notes == []
     # 2 prompts x 3 responses of exactly 5 tokens; the last token of each is not fed back.
     prompt_tokens = sum(len(request.prompt_tokens) for request in requests_of(make_cell()))

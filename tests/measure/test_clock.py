@@ -68,6 +68,23 @@ def test_phases_hold_their_own_queued_work_and_sum_over_entries():
     assert timer.take() == {}
 
 
+def test_a_phase_inside_another_is_not_part_of_it():
+    device = QueueDevice()
+    timer = PhaseTimer(device.synchronize, device.clock)
+    with timer.phase("update"):
+        device.launch(1.0)
+        with timer.phase("replay"):
+            device.launch(10.0)
+            with timer.phase("log_prob"):
+                device.launch(100.0)
+        with timer.phase("replay"):
+            device.launch(20.0)
+        device.launch(2.0)
+    with timer.phase("publish"):
+        device.launch(5.0)
+    assert timer.take() == {"update": 3.0, "replay": 30.0, "log_prob": 100.0, "publish": 5.0}
+
+
 def test_a_cpu_needs_no_wait_and_an_unknown_device_is_refused():
     synchronizer(torch.device("cpu"))()
     with pytest.raises(ValueError, match="'meta'"):

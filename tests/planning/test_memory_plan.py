@@ -8,8 +8,8 @@ import torch
 from schema.plain_config import plain_config
 
 from scalerlt.experiments import actor_update, rollout_throughput
+from scalerlt.planning.capacity import Capacity
 from scalerlt.planning.memory import (
-    Capacity,
     kv_cache_bytes,
     memory_plan,
     optimizer_bytes,
@@ -110,6 +110,30 @@ def test_published_models() -> None:
     assert plan is not None
     assert plan.phases["layers"]["gradients"] == 6 * trained
     assert plan.phases["layers"]["optimizer"] == 12 * trained
+
+
+def test_a_training_run_holds_the_policies_that_still_generate() -> None:
+    """One copy beside the learner's, and one more for each step of lag, in the rollout's precision."""
+    options = {"experiment": "gsm8k_reward", "algorithm": "grpo", "precision": "fp32"}
+    usual = {"experiment.steps": 10}
+
+    def held(**values: Any) -> dict[str, dict[str, int]]:
+        random_weights = {"model.weights": None, **usual, **{key.replace("__", "."): v for key, v in values.items()}}
+        plan = memory_plan(load_cell(plain_config(random_weights, **options)), UNLIMITED)
+        assert plan is not None
+        return plan.phases
+
+    weights = 4 * parameters(make_cell().model)
+    for lag, copies in ((0, 1), (1, 2), (4, 5), (500, 11)):
+        for phase, parts in held(experiment__lag=lag).items():
+            assert parts["served_policies"] == copies * weights, phase
+            assert parts["weights"] == weights
+    narrow, wide = held(rollout__precision="bf16", experiment__lag=1), held(experiment__lag=1)
+    assert narrow["layers"]["served_policies"] == weights
+    assert narrow["prefill"]["kv_cache"] == wide["prefill"]["kv_cache"] // 2
+    assert narrow["layers"]["activations"] == wide["layers"]["activations"]
+    assert "reference" not in wide
+    assert held(experiment__grad_bias_every=5)["reference"]["fp64_weights"] == 4 * weights
 
 
 def test_a_schedule_trades_what_is_kept_for_what_is_computed_again() -> None:

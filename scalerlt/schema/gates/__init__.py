@@ -1,6 +1,6 @@
 """Config group `gates`: tolerances fixed before a run. Data, never inlined; out of the identity."""
 
-from scalerlt.schema.fields import NonNegativeFloat
+from scalerlt.schema.fields import NonNegativeFloat, NonNegativeInt
 from scalerlt.schema.registry import config, config_group
 
 
@@ -25,10 +25,15 @@ class LearnerGate:
 
 @config_group("gates")
 class Gates:
-    """Gates by precision; a precision without an entry has no declared gate."""
+    """Gates of a learner by precision, where null is none declared, and of replays.
+
+    Attributes:
+        replay_mismatches: how many log-probs of an engine's replay may differ in any bit from those of its rollout.
+    """
 
     name: str
     fp64: LearnerGate | None
     fp32: LearnerGate | None
     bf16: LearnerGate | None
     fp16: LearnerGate | None
+    replay_mismatches: NonNegativeInt = 0
