@@ -16,11 +16,16 @@ from scalerlt.schema import Cell
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """What a cell generates, with which model."""
+    """What a cell generates, with which model.
+
+    Attributes:
+        slots: most sequences in flight; None: the cell's.
+    """
 
     cell: Cell
     model: OuroForCausalLM
     requests: Sequence[Request]
+    slots: int | None = None
 
     def generate(
         self, on_phase: OnPhase | None = None, on_first_token: Callable[[Request], None] | None = None
@@ -32,7 +37,7 @@ class RolloutBatch:
                 self.requests
             )
             return result
-        concurrency = min(self.cell.batch.rollout_concurrency, len(self.requests))
+        concurrency = self.slots or min(self.cell.batch.rollout_concurrency, len(self.requests))
         engine = build_engine(
             self.cell, self.model, on_phase=on_phase, on_first_token=on_first_token, concurrency=concurrency
         )

@@ -15,6 +15,7 @@ from scalerlt.experiments.io_metrics import record_bandwidth, record_share, reco
 from scalerlt.experiments.memory_metrics import record_memory, record_no_memory, record_parts
 from scalerlt.experiments.requests import requests_of
 from scalerlt.experiments.rollout_batch import RolloutBatch
+from scalerlt.experiments.rollout_company import measure_company
 from scalerlt.experiments.rollout_replay import largest_difference, measure_replay
 from scalerlt.experiments.rollout_work import record_coda, record_work
 from scalerlt.measure.breakdown import Standing, break_down
@@ -44,6 +45,8 @@ def run(cell: Cell, recorder: Recorder) -> None:
         record_coda(recorder, batch, result)
     if experiment.replay:
         measure_replay(recorder, batch, result.responses)
+    if experiment.company:
+        measure_company(recorder, batch, result.responses)
     _measure_memory(batch, recorder)
     traffic = rollout_traffic(batch.model, result.stats)
     record_traffic(recorder, "generated", [traffic], result.stats.generated_tokens)

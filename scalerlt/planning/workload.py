@@ -134,9 +134,9 @@ def flops(cell: Cell) -> float | None:
             updates = (reward.steps + 2 * biases) * update_flops(cell, batch)  # of a bias the gradients of two learners
             return held_out + reward.steps * generate + updates
         case RolloutThroughput() as rollout:
-            # Warm-up, time, phases, two memory passes, and the learner's log-probs twice.
+            # Warm-up, time, phases, other company, two memory passes, and the learner's log-probs twice.
             compared = min(rollout.reference_requests or len(batch), len(batch)) / len(batch)
-            whole = rollout.warmup + 2 * rollout.repeats + 2 * rollout.memory + 2 * compared
+            whole = rollout.warmup + 2 * rollout.repeats + rollout.company + 2 * rollout.memory + 2 * compared
             # By turns a rollout, its replay by the engine and its replay by the learner.
             return (whole + 3 * rollout.replay * (rollout.warmup + rollout.repeats)) * generate
         case RepeatedExperiment() as repeated if repeated.name == "actor_update":
