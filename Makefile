@@ -34,7 +34,7 @@ demo: $(VENV)/.installed
 	$(VENV)/bin/scalerlt report $(RUNS)/quickstart --out $(REPORTS)/quickstart
 
 test: lint
-	$(VENV)/bin/python -m pytest -q $(WORKERS)
+	$(VENV)/bin/python -m pytest -q $(WORKERS) --durations=25 --durations-min=3
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .

@@ -8,6 +8,7 @@ import torch
 from schema.plain_config import plain_config
 
 from scalerlt.experiments import actor_update, rollout_throughput
+from scalerlt.measure import bandwidth
 from scalerlt.planning.capacity import Capacity
 from scalerlt.planning.memory import (
     kv_cache_bytes,
@@ -31,7 +32,8 @@ def make_cell(values: dict[str, Any] | None = None, **options: str) -> Cell:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Any:
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(bandwidth, "COPIED_BYTES", {"cpu": 2**16})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
