@@ -20,9 +20,10 @@ TILED = {"checkpoint.readout": "tiled", "checkpoint.readout_tile": 48}
 def memory_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options) -> dict[str, float]:
     """What a cell records, whose comparison runs are left out."""
     monkeypatch.setattr(actor_update, "_compare_schedule", lambda *arguments: (None, None, None))
-    monkeypatch.setattr(actor_update, "_compare_policy", lambda *arguments: (None, None))
+    monkeypatch.setattr(actor_update, "compare_policy", lambda *arguments: (None, None))
     monkeypatch.setattr(actor_update, "_record_errors", lambda *arguments: None)
     monkeypatch.setattr(actor_update, "_record_bias", lambda *arguments: None)
+    monkeypatch.setattr(actor_update, "_record_spread", lambda *arguments: None)
     values = {"experiment.warmup": 0, "experiment.repeats": 1} | options.pop("values", {})
     recorder = Recorder(tmp_path)
     actor_update.run(make_cell(write_rollouts(tmp_path / "rollouts.jsonl"), values=values, **options), recorder)
