@@ -41,12 +41,12 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# Planning, launching's status and analysis in an environment that has no torch.
+# Planning, launching's status and analysis in an environment that has no torch; the two ignored compare with cells.
 test-core:
 	$(MAKE) VENV=.venv-core .venv-core/.installed-core
 	.venv-core/bin/python -m pytest -q $(WORKERS) tests/schema tests/records tests/planning tests/analysis tests/cli \
 		tests/launching/test_status.py tests/launching/test_progress.py tests/test_arrows.py \
-		--ignore tests/planning/test_memory_plan.py
+		--ignore tests/planning/test_memory_plan.py --ignore tests/planning/test_replay_plan.py
 
 .venv-core/.installed-core: pyproject.toml .ci/constraints.txt | .venv-core/bin/python
 	$(PIP) --editable . pytest pytest-timeout pytest-xdist hypothesis
