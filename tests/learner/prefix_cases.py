@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from models.small import SMALL, small_model
 
 from scalerlt.learner.auto import AutoLayout, CostModel
@@ -18,6 +19,11 @@ from scalerlt.learner.prefix import JointPrefix, PackedPrefix, SharedPrefix, Str
 from scalerlt.learner.rltt import Rltt
 from scalerlt.learner.step import ActorUpdate, PolicyGradient
 from scalerlt.learner.work import BYTES_FEATURES, SECONDS_FEATURES
+
+SHAPES = st.lists(
+    st.tuples(st.integers(1, 6), st.lists(st.integers(0, 6), min_size=1, max_size=5)), min_size=1, max_size=3
+)
+"""Of each prompt group its prompt's length and those of its responses."""
 
 WAVES = (SharedPrefix, JointPrefix, StreamedPrefix)
 """The layouts that take their responses in waves."""

@@ -12,6 +12,7 @@ from learner.plain_learner import ragged_responses
 from learner.prefix_cases import (
     GRPO,
     LAYOUTS,
+    SHAPES,
     WAVES,
     gradients,
     group,
@@ -119,9 +120,7 @@ def test_every_layout_gives_the_loss_and_gradients_of_whole_sequences(kind: str,
 @settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
-    shapes=st.lists(
-        st.tuples(st.integers(1, 6), st.lists(st.integers(0, 6), min_size=1, max_size=5)), min_size=1, max_size=3
-    ),
+    shapes=SHAPES,
     waves=st.integers(1, 4),
     tokens=st.integers(1, 30),
     kind=st.sampled_from(sorted(KINDS)),

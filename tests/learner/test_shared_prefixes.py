@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from learner.prefix_cases import (
     ESTIMATORS,
     LAYOUTS,
+    SHAPES,
     gradients,
     group,
     largest_difference,
@@ -52,9 +53,7 @@ def test_waves_micro_batches_and_order_change_nothing(layout, estimator: str) ->
 @settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
-    shapes=st.lists(
-        st.tuples(st.integers(1, 6), st.lists(st.integers(0, 6), min_size=1, max_size=5)), min_size=1, max_size=3
-    ),
+    shapes=SHAPES,
     waves=st.integers(1, 4),
     tokens=st.integers(1, 30),
     estimator=st.sampled_from(sorted(ESTIMATORS)),
