@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from scalerlt.experiments.requests import encoded, requests_for
 from scalerlt.models.tokenizer import Tokenizer
 from scalerlt.records.samples import Sample
-from scalerlt.rollout.native import NativeEngine
+from scalerlt.rollout.engine import RolloutEngine
 from scalerlt.rollout.request import Request, Response
 from scalerlt.rollout.stats import RolloutStats
 from scalerlt.schema import Cell
@@ -58,7 +58,7 @@ class Answer:
 
 def answer(
     cell: Cell,
-    engine: NativeEngine,
+    engine: RolloutEngine,
     tokenizer: Tokenizer,
     questions: Sequence[Problem],
     *,

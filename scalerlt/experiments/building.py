@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pkgutil import resolve_name
+from typing import Any
 
 import torch
 
@@ -20,10 +21,11 @@ from scalerlt.learner.rltt import Rltt as RlttObjective
 from scalerlt.learner.step import ActorUpdate, PolicyGradient
 from scalerlt.models.checkpoint import build, load_hf
 from scalerlt.models.ouro import OuroForCausalLM
+from scalerlt.rollout.engine import OnPhase as RolloutPhase
+from scalerlt.rollout.engine import RolloutEngine
 from scalerlt.rollout.exit_rule import ExitRule
-from scalerlt.rollout.native import NativeEngine
-from scalerlt.rollout.native import OnPhase as RolloutPhase
 from scalerlt.rollout.request import Request
+from scalerlt.rollout.vllm.offline import OfflineSettings
 from scalerlt.schema import Cell
 from scalerlt.schema.algorithm.grpo import Grpo
 from scalerlt.schema.algorithm.rltt import Rltt
@@ -151,7 +153,7 @@ def build_engine(
     on_first_token: Callable[[Request], None] | None = None,
     full_depth: bool = False,
     concurrency: int | None = None,
-) -> NativeEngine:
+) -> RolloutEngine:
     """The cell's rollout engine over `model`.
 
     Args:
@@ -159,19 +161,41 @@ def build_engine(
         full_depth: no token stops early, and each loop has K/V of its own.
         concurrency: `batch.rollout_concurrency` by default.
     """
-    engine: NativeEngine = resolve_name(cell.rollout.engine.target)(
+    make = vllm_options(cell) if cell.rollout.engine.name == "vllm" else native_options(cell, full_depth=full_depth)
+    engine: RolloutEngine = resolve_name(cell.rollout.engine.target)(
         model,
         concurrency=concurrency or cell.batch.rollout_concurrency,
         on_phase=on_phase,
         on_first_token=on_first_token,
-        exit_rule=None if full_depth else exit_rule(cell),
-        kv="last_exited" if full_depth else cell.rollout.skipped_kv,
-        refill=cell.rollout.engine.refill,
-        shared_prefill=cell.rollout.engine.shared_prefill,
-        deterministic=cell.rollout.deterministic,
-        kv_cache_tokens=cell.rollout.engine.kv_cache_tokens,
+        **make,
     )
     return engine
+
+
+def native_options(cell: Cell, *, full_depth: bool) -> dict[str, Any]:
+    """What `NativeEngine` takes of the cell's configuration."""
+    return {
+        "exit_rule": None if full_depth else exit_rule(cell),
+        "kv": "last_exited" if full_depth else cell.rollout.skipped_kv,
+        "refill": cell.rollout.engine.refill,
+        "shared_prefill": cell.rollout.engine.shared_prefill,
+        "deterministic": cell.rollout.deterministic,
+        "kv_cache_tokens": cell.rollout.engine.kv_cache_tokens,
+    }
+
+
+def vllm_options(cell: Cell) -> dict[str, Any]:
+    """What `VllmEngine` takes of it; it has full depth alone."""
+    chosen = cell.rollout.engine
+    settings = OfflineSettings(
+        prefix_caching=chosen.shared_prefill,
+        kv_cache_tokens=chosen.kv_cache_tokens,
+        max_model_len=chosen.max_model_len,
+        gpu_memory_utilization=chosen.gpu_memory_utilization,
+        enforce_eager=chosen.enforce_eager,
+        sleep=chosen.sleep,
+    )
+    return {"settings": settings}
 
 
 def exit_rule(cell: Cell) -> ExitRule | None:

@@ -39,7 +39,9 @@ def run(cell: Cell, recorder: Recorder) -> None:
         model = build_model(cell, number_format(cell.precision.name).dtype)
         tokenizer = tokenizer_of(cell)
     header = SamplesHeader(
-        model=cell.model.name, vocab_size=cell.model.vocab_size, made_by="gsm8k_eval, native engine, greedy"
+        model=cell.model.name,
+        vocab_size=cell.model.vocab_size,
+        made_by=f"gsm8k_eval, {cell.rollout.engine.name} engine, greedy",
     )
     samples = SamplesWriter(recorder, header, limit=SAMPLES_LIMIT)
     synchronize = synchronizer(device_of(cell))

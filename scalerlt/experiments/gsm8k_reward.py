@@ -87,7 +87,7 @@ class Training:
         header = SamplesHeader(
             model=self.cell.model.name,
             vocab_size=self.cell.model.vocab_size,
-            made_by=f"gsm8k_reward, native engine, seed {self.cell.seed}",
+            made_by=f"gsm8k_reward, {self.cell.rollout.engine.name} engine, seed {self.cell.seed}",
         )
         self.samples = SamplesWriter(self.recorder, header, limit=self.experiment.samples_limit)
         self.times = StepTimes(synchronizer(device_of(self.cell)))

@@ -26,7 +26,7 @@ from scalerlt.learner.depth_match import depth_matches
 from scalerlt.learner.logprobs import response_logprobs
 from scalerlt.learner.training_state import SavedPolicy
 from scalerlt.numerics.precision import number_format
-from scalerlt.rollout.native import NativeEngine
+from scalerlt.rollout.engine import RolloutEngine
 from scalerlt.schema import Cell
 from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
 from scalerlt.tasks.problem import Problem
@@ -68,7 +68,7 @@ class Policy:
         """Send the learner's weights to an engine as a new version."""
         self.publication_bytes = self.served.publish(version, self.weights())
 
-    def engine(self, step: int) -> NativeEngine:
+    def engine(self, step: int) -> RolloutEngine:
         """What generates for a training step."""
         return self.served.of_step(step)
 

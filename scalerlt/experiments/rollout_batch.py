@@ -9,6 +9,8 @@ from scalerlt.learner.batching import TrainingResponse
 from scalerlt.learner.logprobs import LogprobKind, response_logprobs
 from scalerlt.measure.memory import OnPhase
 from scalerlt.models.ouro import OuroForCausalLM
+from scalerlt.rollout.engine import RolloutEngine
+from scalerlt.rollout.plain import PlainEngine
 from scalerlt.rollout.request import Request, Response
 from scalerlt.rollout.stats import RolloutResult
 from scalerlt.schema import Cell
@@ -31,17 +33,23 @@ class RolloutBatch:
         self, on_phase: OnPhase | None = None, on_first_token: Callable[[Request], None] | None = None
     ) -> RolloutResult:
         """All of it, by an engine of the cell's with no more slots than there are requests."""
+        return self._engine(on_phase, on_first_token).generate(self.requests)
+
+    def start(self) -> None:
+        """Have the engine started, where it takes time to (vLLM): all batches of one model share it."""
+        self._engine(None, None)
+
+    def _engine(
+        self, on_phase: OnPhase | None, on_first_token: Callable[[Request], None] | None
+    ) -> PlainEngine | RolloutEngine:
         if self.cell.rollout.engine.name == "plain":
             plain = resolve_name(self.cell.rollout.engine.target)
-            result: RolloutResult = plain(self.model, on_phase=on_phase, on_first_token=on_first_token).generate(
-                self.requests
-            )
-            return result
+            made: PlainEngine = plain(self.model, on_phase=on_phase, on_first_token=on_first_token)
+            return made
         concurrency = self.slots or min(self.cell.batch.rollout_concurrency, len(self.requests))
-        engine = build_engine(
+        return build_engine(
             self.cell, self.model, on_phase=on_phase, on_first_token=on_first_token, concurrency=concurrency
         )
-        return engine.generate(self.requests)
 
     def forced(self, responses: Sequence[Response]) -> "RolloutBatch":
         """The same requests in the same order, to be answered by these tokens at these depths: the engine then takes

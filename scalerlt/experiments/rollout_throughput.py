@@ -37,6 +37,7 @@ def run(cell: Cell, recorder: Recorder) -> None:
     with recorder.phase("load"):
         requests = requests_of(cell)
         batch = RolloutBatch(cell, build_model(cell, number_format(cell.precision.name).dtype), requests)
+        batch.start()
     native = matrix_path(cell.precision.name, device_of(cell))
     recorder.metric("matrix_path", native, method="torch multiplies matrices of this format on this device")
     result, seconds = _measure_time(batch, recorder)
@@ -88,12 +89,15 @@ def _measure_time(batch: RolloutBatch, recorder: Recorder) -> tuple[RolloutResul
     )
     for name in ("prefill", "decode"):
         recorder.repeated(f"{name}_seconds", [taken.get(name, 0.0) for taken in phases], "s", scope=name)
-    decoded = stats.generated_tokens - len(results[0].responses)
+    decoded = stats.generated_tokens - len(results[0].responses) - stats.mixed_tokens
     if decoded:
         rates = [decoded / taken["decode"] for taken in phases]
         recorder.repeated("decode_tokens_per_second", rates, "token/s", scope="decode")
     else:
-        recorder.not_measured("decode_tokens_per_second", "every response has one token, which comes of its prefill")
+        reason = "every response has one token, which comes of its prefill"
+        if stats.mixed_tokens:
+            reason = "every token was decoded beside prompts"
+        recorder.not_measured("decode_tokens_per_second", reason)
     _record_first_tokens(recorder, first_tokens)
     return results[0], seconds
 
@@ -111,6 +115,9 @@ def _measure_memory(batch: RolloutBatch, recorder: Recorder) -> None:
     assert isinstance(batch.cell.experiment, RolloutThroughput)
     if not batch.cell.experiment.memory:
         record_no_memory(recorder, "the cell has experiment.memory=false")
+        return
+    if batch.cell.rollout.engine.name == "vllm":
+        record_no_memory(recorder, "vLLM takes its memory, kv_cache_bytes among it, before the first request")
         return
     device, model = device_of(batch.cell), batch.model
     with recorder.measuring("memory"):

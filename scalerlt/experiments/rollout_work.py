@@ -7,26 +7,49 @@ from scalerlt.experiments.rollout_batch import RolloutBatch
 from scalerlt.measure.clock import synchronizer, timed
 from scalerlt.records.recorder import Recorder
 from scalerlt.rollout.coda import one_loop, one_readout
-from scalerlt.rollout.stats import RolloutResult
+from scalerlt.rollout.stats import RolloutResult, RolloutStats
 
 CODA_WARMUP, CODA_REPEATS = 3, 20
 
 
 def record_work(recorder: Recorder, batch: RolloutBatch, result: RolloutResult, seconds: list[float]) -> None:
     """Record the counts of a rollout that took so many seconds in each repeat."""
-    stats, full_depth = result.stats, batch.model.config.total_ut_steps
+    stats = result.stats
     recorder.metric("generated_tokens", stats.generated_tokens, "token", method="response tokens, no padding")
     recorder.metric("prompt_tokens", stats.prompt_tokens, "token")
     recorder.metric(
         "shared_prompt_tokens", stats.shared_prompt_tokens, "token", method="not run: another request's were the same"
     )
-    recorder.metric("padded_tokens", stats.padded_tokens, "token")
     recorder.metric("recurrent_rows", stats.recurrent_rows, "row", method="tokens run through one loop, over all loops")
     recorder.repeated(
         "recurrent_rows_per_second", [stats.recurrent_rows / second for second in seconds], "row/s", scope="rollout"
     )
     recorder.metric("filled_rows", stats.filled_rows, "row", method="of these those run after their token was read out")
-    padded = full_depth * stats.padded_tokens + stats.padded_rows
+    _record_padding(recorder, batch, stats)
+    recorder.metric("mean_executed_depth", stats.mean_executed_depth, "loop")
+    for depth, tokens in sorted(stats.decode_depths.items()):
+        recorder.metric(f"decode_tokens/depth_{depth}", tokens, "token", method="without each response's first token")
+    recorder.metric("decode_steps", stats.decode_steps)
+    recorder.metric("prefill_calls", stats.prefill_calls)
+    recorder.metric("peak_active", stats.peak_active, "request")
+    pool = "preallocated pool" if _on_vllm(batch) else "preallocated pool, part of live_peak_bytes"
+    recorder.metric("kv_cache_bytes", stats.kv_cache_bytes, "B", method=pool)
+    stopped = sum(response.finish_reason == "stop" for response in result.responses)
+    recorder.metric("stopped_responses", stopped, "response", method="finish reason stop; the others: length")
+    recorder.metric("responses", len(result.responses), "response")
+
+
+def _on_vllm(batch: RolloutBatch) -> bool:
+    return batch.cell.rollout.engine.name == "vllm"
+
+
+def _record_padding(recorder: Recorder, batch: RolloutBatch, stats: RolloutStats) -> None:
+    if _on_vllm(batch):
+        for name, unit in (("padded_tokens", "token"), ("padded_rows", "row"), ("padded_share", "fraction")):
+            recorder.not_measured(name, "vLLM does not say how it fills up its batches", unit)
+        return
+    recorder.metric("padded_tokens", stats.padded_tokens, "token")
+    padded = batch.model.config.total_ut_steps * stats.padded_tokens + stats.padded_rows
     recorder.metric("padded_rows", padded, "row", method="places of batches of a loop that held no token")
     recorder.metric(
         "padded_share",
@@ -34,16 +57,6 @@ def record_work(recorder: Recorder, batch: RolloutBatch, result: RolloutResult, 
         "fraction",
         method="padded_rows over padded_rows and recurrent_rows",
     )
-    recorder.metric("mean_executed_depth", stats.mean_executed_depth, "loop")
-    for depth, tokens in sorted(stats.decode_depths.items()):
-        recorder.metric(f"decode_tokens/depth_{depth}", tokens, "token", method="without each response's first token")
-    recorder.metric("decode_steps", stats.decode_steps)
-    recorder.metric("prefill_calls", stats.prefill_calls)
-    recorder.metric("peak_active", stats.peak_active, "request")
-    recorder.metric("kv_cache_bytes", stats.kv_cache_bytes, "B", method="preallocated pool, part of live_peak_bytes")
-    stopped = sum(response.finish_reason == "stop" for response in result.responses)
-    recorder.metric("stopped_responses", stopped, "response", method="finish reason stop; the others: length")
-    recorder.metric("responses", len(result.responses), "response")
 
 
 def record_coda(recorder: Recorder, batch: RolloutBatch, result: RolloutResult) -> None:
@@ -53,8 +66,12 @@ def record_coda(recorder: Recorder, batch: RolloutBatch, result: RolloutResult) 
     time for c the readout's over one loop's; under continuous depth batching some row stops in nearly every loop, and a
     token takes d (1 + c).
     """
-    stats, full_depth = result.stats, batch.model.config.total_ut_steps
-    rows = stats.peak_active
+    if _on_vllm(batch):
+        for name in ("loop_seconds", "coda_seconds", "coda_over_loop"):
+            recorder.not_measured(name, "vLLM's loops and readouts are not run by themselves")
+        _record_expectation(recorder, batch, result.stats, None)
+        return
+    rows = result.stats.peak_active
     length = round(
         fmean(
             len(request.prompt_tokens) + len(response.tokens) / 2
@@ -74,7 +91,12 @@ def record_coda(recorder: Recorder, batch: RolloutBatch, result: RolloutResult) 
         medians[name] = median(seconds)
     share = medians["coda_seconds"] / medians["loop_seconds"]
     recorder.metric("coda_over_loop", share, method="c: median coda_seconds over median loop_seconds")
+    _record_expectation(recorder, batch, result.stats, share)
 
+
+def _record_expectation(recorder: Recorder, batch: RolloutBatch, stats: RolloutStats, share: float | None) -> None:
+    """What the loops that were left out, and the readout's share of one loop, let expect."""
+    full_depth = batch.model.config.total_ut_steps
     decoded = stats.decode_depths.total()
     if not decoded:
         for name in ("rows_per_decoded_token", "loops_saved", "expected_speedup"):
@@ -83,7 +105,7 @@ def record_coda(recorder: Recorder, batch: RolloutBatch, result: RolloutResult) 
     loops = (stats.recurrent_rows - full_depth * stats.prompt_tokens) / decoded
     recorder.metric("rows_per_decoded_token", loops, "row", method="d: loops run per decoded token, later ones too")
     recorder.metric("loops_saved", full_depth / loops, method="K/d")
-    if batch.cell.rollout.schedule == "dense":
+    if batch.cell.rollout.schedule == "dense" or share is None:
         recorder.unsupported("expected_speedup", "dense is what the others are compared with")
         return
     expected = full_depth / loops * (1 + share / full_depth) / (1 + share)

@@ -9,7 +9,7 @@ from scalerlt.experiments.building import build_engine
 from scalerlt.models.ouro import OuroForCausalLM
 from scalerlt.numerics.precision import number_format
 from scalerlt.publication.full import FullPublication
-from scalerlt.rollout.native import NativeEngine
+from scalerlt.rollout.engine import RolloutEngine
 from scalerlt.schema import Cell
 
 
@@ -50,11 +50,11 @@ class ServedPolicies:
         self.newest = version
         return publication.bytes_moved
 
-    def of_step(self, step: int) -> NativeEngine:
+    def of_step(self, step: int) -> RolloutEngine:
         """The engine that generates for a training step: of the policy after step - 1 - lag, or the initial one."""
         return self._copies[max(0, step - 1 - self._lag) % (self._lag + 1)].engine
 
-    def judged(self, *, full_depth: bool) -> NativeEngine:
+    def judged(self, *, full_depth: bool) -> RolloutEngine:
         """The engine of the newest version, at the rollout's schedule or at full depth."""
         copied = self._copies[self.newest % (self._lag + 1)]
         return copied.full_depth if full_depth else copied.engine

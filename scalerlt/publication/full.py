@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from scalerlt.errors import UserError
-from scalerlt.rollout.native import NativeEngine
+from scalerlt.rollout.engine import RolloutEngine
 
 
 class FullPublication:
@@ -14,9 +14,9 @@ class FullPublication:
 
     Values are rounded to the nearest of the engine's dtype (fp32 master weights to a bf16 engine) and moved to its
     device; the engine's tensors stay where they are. From `start` to a `finish` without faults the engine refuses to
-    generate; after faults, or if the update is given up, only a newer whole update makes it usable again. The native
-    engine keeps nothing that was computed from weights beyond one `generate`, so there is nothing to drop; every token
-    that it generates afterwards carries the new version.
+    generate; after faults, or if the update is given up, only a newer whole update makes it usable again. An engine
+    that has copies of its own (vLLM) takes them at `finish`, and drops what it computed from older weights; every token
+    that is generated afterwards carries the new version.
 
     Args:
         engine: whose model holds weights of its own, not the learner's tensors.
@@ -25,7 +25,7 @@ class FullPublication:
         bytes_moved: of the newest update so far: the learner's tensors, read, and the engine's, written.
     """
 
-    def __init__(self, engine: NativeEngine) -> None:
+    def __init__(self, engine: RolloutEngine) -> None:
         self._engine = engine
         self.bytes_moved = 0
         self._newest = engine.weight_version
@@ -86,6 +86,7 @@ class FullPublication:
                 "full update"
             )
             raise UserError(f"update to weight version {self._newest}: " + "; ".join(faults))
+        self.bytes_moved += self._engine.take_weights()
         self._engine.weight_version = self._newest
         self._engine.blocked = None
 

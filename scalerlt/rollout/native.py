@@ -1,10 +1,8 @@
 """The native engine: every rollout schedule of a looped model, batched at the granularity of loops."""
 
-import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -12,6 +10,7 @@ from torch import Tensor
 from scalerlt.errors import UserError
 from scalerlt.models.ouro import OuroForCausalLM
 from scalerlt.numerics.precision import internal_dtype
+from scalerlt.rollout.engine import OnPhase, random_seed
 from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.rollout.kv_cache import KVCache
 from scalerlt.rollout.recurrence import FIXED_ROWS, Recurrence, SkippedKV
@@ -19,14 +18,6 @@ from scalerlt.rollout.request import Request, Response, check_requests
 from scalerlt.rollout.sampling import greedy, raw_logprobs, sample
 from scalerlt.rollout.sequence import ActiveSequence
 from scalerlt.rollout.stats import RolloutResult, RolloutStats
-
-Phase = Literal["prefill", "decode"]
-OnPhase = Callable[[Phase], AbstractContextManager[object]]
-
-
-def random_seed() -> int:
-    """A seed that nobody can know beforehand, in 0 .. 2^63 - 1."""
-    return secrets.randbits(63)
 
 
 class NativeEngine:
@@ -112,6 +103,10 @@ class NativeEngine:
                 return _Generation(self, requests).run()
         finally:
             self.generating = False
+
+    def take_weights(self) -> int:
+        """Nothing: the model's tensors are read where they are."""
+        return 0
 
 
 class _Generation:

@@ -10,7 +10,7 @@ from torch.nn import functional
 from scalerlt.errors import UserError
 from scalerlt.models.ouro import OuroForCausalLM, causal_attention
 from scalerlt.numerics.precision import internal_dtype
-from scalerlt.rollout.native import OnPhase, random_seed
+from scalerlt.rollout.engine import OnPhase, random_seed
 from scalerlt.rollout.request import Request, Response, check_requests
 from scalerlt.rollout.sampling import greedy, raw_logprobs, sample, uniforms
 from scalerlt.rollout.sequence import ActiveSequence

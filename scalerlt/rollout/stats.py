@@ -25,6 +25,7 @@ class RolloutStats:
             always read out at full depth.
         prefill_calls: prefill batches.
         decode_steps: batches of tokens that were read out in decoding.
+        mixed_tokens: tokens decoded in batches that held prompts as well (vLLM's steps), part of the time of prefill.
         readouts: runs of the output head, of prefill and decoding.
         peak_active: most sequences in flight at once.
         kv_cache_bytes: size of the preallocated K/V pool.
@@ -45,6 +46,7 @@ class RolloutStats:
     decode_depths: Counter[int] = field(default_factory=Counter)
     prefill_calls: int = 0
     decode_steps: int = 0
+    mixed_tokens: int = 0
     readouts: int = 0
     peak_active: int = 0
     kv_cache_bytes: int = 0

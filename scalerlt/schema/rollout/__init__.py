@@ -6,6 +6,7 @@ from pydantic import Field
 
 from scalerlt.schema.fields import Flag, IdentityDefault, NonNegativeFloat, NonNegativeInt, PositiveInt, Target
 from scalerlt.schema.registry import config, config_group
+from scalerlt.schema.rollout.on_vllm import vllm_fault
 
 if TYPE_CHECKING:
     from scalerlt.schema.cell import Cell
@@ -18,14 +19,19 @@ SkippedKV = Literal["last_exited", "deferred_fill", "shared_kv"]
 
 @config
 class Engine:
-    """The program that generates: `rollout/engine=native`, or `plain`, with which it is compared.
+    """The program that generates: `rollout/engine=native`, `vllm`, or `plain`, with which they are compared.
 
     Attributes:
-        shared_prefill: run a prompt once for those of its responses that are admitted together.
+        shared_prefill: run a prompt once for those of its responses that are admitted together; of vLLM its prefix
+            cache, which serves whole blocks of a prompt and all requests of one rollout.
         refill: whether a token that has stopped makes place for the next at once, beside tokens at other loops, or
             waits until all that started with it have stopped.
         kv_cache_tokens: positions that the K/V pool holds; null: as many as `batch.rollout_concurrency` requests need.
-            Requests wait until all that they may need is free.
+            Requests wait until all that they may need is free; vLLM takes them on and runs some again if need be.
+        max_model_len: positions that vLLM lets a sequence have; null: those of the model.
+        gpu_memory_utilization: share of a GPU's memory that vLLM takes in all.
+        enforce_eager: whether vLLM runs without compiling the model and without CUDA graphs; on a CPU it always does.
+        sleep: whether vLLM gives back its memory on the GPU between two rollouts.
     """
 
     name: str
@@ -33,6 +39,10 @@ class Engine:
     shared_prefill: Annotated[Flag, IdentityDefault(False)] = False
     refill: Annotated[Flag, IdentityDefault(True)] = True
     kv_cache_tokens: Annotated[PositiveInt | None, IdentityDefault(None)] = None
+    max_model_len: Annotated[PositiveInt | None, IdentityDefault(None)] = None
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), IdentityDefault(0.9)] = 0.9
+    enforce_eager: Annotated[Flag, IdentityDefault(False)] = False
+    sleep: Annotated[Flag, IdentityDefault(False)] = False
 
 
 @config
@@ -73,7 +83,8 @@ class Rollout:
                 f"rollout.top_k={self.top_k}, rollout.top_p={self.top_p:g}: the learner's log-probs are of the whole "
                 "vocabulary; train with top_k=0 and top_p=1"
             )
-        return self._plain_fault(cell) or self._precision_fault(cell)
+        on_vllm = vllm_fault(cell) if self.engine.name == "vllm" else None
+        return on_vllm or self._plain_fault(cell) or self._precision_fault(cell)
 
     def _plain_fault(self, cell: "Cell") -> str | None:
         """Why the engine that others are compared with does not serve."""
