@@ -105,6 +105,7 @@ def test_a_rollout_without_a_replay_has_no_verdict(tmp_path: Path) -> None:
     ("name", "axis", "baseline", "other", "header"),
     [
         ("rollout_batching", "rollout.engine", "plain", "native", "× plain"),
+        ("engines", "rollout.engine", "native", "vllm", "× native"),
         ("rollout_prefill", "rollout.engine.shared_prefill", None, True, "prefill, times faster"),
         ("rollout_deterministic", "rollout.deterministic", None, True, "× without"),
     ],

@@ -17,6 +17,7 @@ BASELINES = {
     "rollout_bench": ("rollout", "dense"),
     "rollout_gpu": ("rollout", "dense"),
     "rollout_batching": ("rollout.engine", "plain"),
+    "engines": ("rollout.engine", "native"),
     "rollout_prefill": ("rollout.engine.shared_prefill", None),
     "rollout_deterministic": ("rollout.deterministic", None),
 }
@@ -62,6 +63,14 @@ def test_rollout_accuracy() -> None:
     }
     assert len(plan.cells) == 10
     assert {cell.axes["experiment.problems"] for cell in plan.cells} == {1000}
+
+
+def test_engines() -> None:
+    plan = plan_of("engines")
+    assert {cell.state for cell in plan.cells} == {"planned"}
+    found = {(cell.axes["rollout.engine"], cell.axes["batch.rollout_concurrency"]) for cell in plan.cells}
+    assert found == {(engine, count) for engine in ("native", "vllm") for count in (8, 32, 64)}
+    assert cohorts(plan.cells) == {(n, n) for n in range(5)} and len(plan.cells) == 30
 
 
 def test_rollout_bench() -> None:
