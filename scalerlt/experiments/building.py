@@ -161,13 +161,19 @@ def build_engine(
         full_depth: no token stops early, and each loop has K/V of its own.
         concurrency: `batch.rollout_concurrency` by default.
     """
-    make = vllm_options(cell) if cell.rollout.engine.name == "vllm" else native_options(cell, full_depth=full_depth)
+    match cell.rollout.engine.name:
+        case "vllm":
+            options = vllm_options(cell)
+        case "hf":
+            options = {}
+        case _:
+            options = native_options(cell, full_depth=full_depth)
     engine: RolloutEngine = resolve_name(cell.rollout.engine.target)(
         model,
         concurrency=concurrency or cell.batch.rollout_concurrency,
         on_phase=on_phase,
         on_first_token=on_first_token,
-        **make,
+        **options,
     )
     return engine
 

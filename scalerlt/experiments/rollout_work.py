@@ -32,19 +32,22 @@ def record_work(recorder: Recorder, batch: RolloutBatch, result: RolloutResult, 
     recorder.metric("decode_steps", stats.decode_steps)
     recorder.metric("prefill_calls", stats.prefill_calls)
     recorder.metric("peak_active", stats.peak_active, "request")
-    pool = "preallocated pool" if _on_vllm(batch) else "preallocated pool, part of live_peak_bytes"
-    recorder.metric("kv_cache_bytes", stats.kv_cache_bytes, "B", method=pool)
+    if _engine(batch) == "hf":
+        recorder.not_measured("kv_cache_bytes", "transformers' cache grows with each token", "B")
+    else:
+        pool = "preallocated pool" if _engine(batch) == "vllm" else "preallocated pool, part of live_peak_bytes"
+        recorder.metric("kv_cache_bytes", stats.kv_cache_bytes, "B", method=pool)
     stopped = sum(response.finish_reason == "stop" for response in result.responses)
     recorder.metric("stopped_responses", stopped, "response", method="finish reason stop; the others: length")
     recorder.metric("responses", len(result.responses), "response")
 
 
-def _on_vllm(batch: RolloutBatch) -> bool:
-    return batch.cell.rollout.engine.name == "vllm"
+def _engine(batch: RolloutBatch) -> str:
+    return batch.cell.rollout.engine.name
 
 
 def _record_padding(recorder: Recorder, batch: RolloutBatch, stats: RolloutStats) -> None:
-    if _on_vllm(batch):
+    if _engine(batch) == "vllm":
         for name, unit in (("padded_tokens", "token"), ("padded_rows", "row"), ("padded_share", "fraction")):
             recorder.not_measured(name, "vLLM does not say how it fills up its batches", unit)
         return
@@ -66,9 +69,9 @@ def record_coda(recorder: Recorder, batch: RolloutBatch, result: RolloutResult) 
     time for c the readout's over one loop's; under continuous depth batching some row stops in nearly every loop, and a
     token takes d (1 + c).
     """
-    if _on_vllm(batch):
+    if _engine(batch) in ("vllm", "hf"):
         for name in ("loop_seconds", "coda_seconds", "coda_over_loop"):
-            recorder.not_measured(name, "vLLM's loops and readouts are not run by themselves")
+            recorder.not_measured(name, "the engine's loops and readouts are not run by themselves")
         _record_expectation(recorder, batch, result.stats, None)
         return
     rows = result.stats.peak_active

@@ -135,6 +135,7 @@ def _train_loops(model: OuroForCausalLM, recipe: Recipe, batches: Iterator[Packe
 
 def _train_exit_gate(model: OuroForCausalLM, recipe: Recipe, batches: Iterator[PackedBatch]) -> None:
     gate = model.model.early_exit_gate
+    assert gate is not None
     model.requires_grad_(False)
     gate.requires_grad_(True)
     optimizer = torch.optim.AdamW(gate.parameters(), lr=recipe.gate_learning_rate, weight_decay=0.0, foreach=False)

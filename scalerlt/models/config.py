@@ -1,4 +1,7 @@
-"""The shape of an Ouro model (arXiv 2510.25741), read from and written to a Hugging Face config.json. No torch."""
+"""The shape of an Ouro model (arXiv 2510.25741), read from and written to a Hugging Face config.json. No torch.
+
+A plain transformer of Llama's kind is one whose layers run once and have no norm on what their branches add.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,6 +20,7 @@ _IGNORED = frozenset(
         "dtype",
         "early_exit_threshold",
         "max_window_layers",
+        "pretraining_tp",
         "torch_dtype",
         "transformers_version",
         "use_cache",
@@ -24,7 +28,8 @@ _IGNORED = frozenset(
 )
 # Keys that would change the architecture: the values that leave it as it is, and those values in words.
 _FIXED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "model_type": (lambda value: value == "ouro", "'ouro'"),
+    "model_type": (lambda value: value in ("ouro", "llama"), "'ouro' or 'llama'"),
+    "mlp_bias": (lambda value: not value, "false"),
     "hidden_act": (lambda value: value == "silu", "'silu'"),
     "tie_word_embeddings": (lambda value: not value, "false (the output head is a tensor of its own)"),
     "attention_dropout": (lambda value: not value, "0"),
@@ -39,6 +44,7 @@ _FIXED: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _REALS = ("rope_theta", "rms_norm_eps", "initializer_range")
+_WITH_DEFAULT = (*_TOKENS, "initializer_range", "sandwich_norms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +57,8 @@ class OuroConfig:
         num_key_value_heads: K/V heads; each serves num_attention_heads / num_key_value_heads query heads.
         max_position_embeddings: most positions a sequence may have, prompt and response together.
         initializer_range: standard deviation of random initial weights.
+        sandwich_norms: whether a layer also norms what each of its branches adds to the residual stream, as Ouro's do.
+            Without, this is a plain transformer (Llama's): it has one loop and no exit gate.
         bos_token_id, eos_token_id, pad_token_id: None where the model has no such token.
 
     Raises:
@@ -69,6 +77,7 @@ class OuroConfig:
     rms_norm_eps: float
     max_position_embeddings: int
     initializer_range: float = 0.02
+    sandwich_norms: bool = True
     bos_token_id: int | None = 0
     eos_token_id: int | None = 0
     pad_token_id: int | None = 0
@@ -79,12 +88,12 @@ class OuroConfig:
 
     @classmethod
     def from_hf(cls, values: Mapping[str, Any], where: str) -> "OuroConfig":
-        """The shape that a Hugging Face config.json describes.
+        """The shape that a Hugging Face config.json of model type `ouro` or `llama` describes.
 
         Args:
             values: the parsed file. `head_dim` falls back to hidden_size / num_attention_heads,
-                `num_key_value_heads` to num_attention_heads, `total_ut_steps` to 4; `rope_theta` may stand under
-                `rope_parameters`. No other default is assumed.
+                `num_key_value_heads` to num_attention_heads, `total_ut_steps` to 4 (of `llama` it is 1); `rope_theta`
+                may stand under `rope_parameters`. No other default is assumed.
             where: what to call the file in an error.
 
         Raises:
@@ -92,12 +101,14 @@ class OuroConfig:
         """
         given = dict(values)
         problems = _fold_rope_parameters(given)
+        if given.get("model_type") == "llama":
+            problems += _of_llama(given)
         for key, (is_plain, plain) in _FIXED.items():
             if key in given and not is_plain(value := given.pop(key)):
                 problems.append(f"{key} is {value!r}: only {plain} is supported")
         sizes = {key: given.pop(key) for key in [field.name for field in fields(cls)] if key in given}
         _fill_fallbacks(sizes)
-        missing = [f.name for f in fields(cls) if f.name not in sizes and f.name not in (*_TOKENS, _REALS[-1])]
+        missing = [f.name for f in fields(cls) if f.name not in sizes and f.name not in _WITH_DEFAULT]
         if missing:
             problems.append(f"missing: {', '.join(missing)}")
         problems += _problems(sizes)
@@ -111,14 +122,17 @@ class OuroConfig:
 
     def to_hf(self) -> dict[str, Any]:
         """The contents of a Hugging Face config.json that `from_hf` reads back as this config."""
+        common = {"hidden_act": "silu", "tie_word_embeddings": False, "attention_dropout": 0.0, "rope_scaling": None}
+        sizes = asdict(self)
+        del sizes["sandwich_norms"]
+        if not self.sandwich_norms:
+            del sizes["total_ut_steps"]
+            return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **sizes, **common, "use_cache": True}
         return {
             "architectures": ["OuroForCausalLM"],
             "model_type": "ouro",
-            **asdict(self),
-            "hidden_act": "silu",
-            "tie_word_embeddings": False,
-            "attention_dropout": 0.0,
-            "rope_scaling": None,
+            **sizes,
+            **common,
             "use_sliding_window": False,
             "sliding_window": None,
             "layer_types": ["full_attention"] * self.num_hidden_layers,
@@ -127,7 +141,10 @@ class OuroConfig:
         }
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of each of the 11 L + 5 tensors of a checkpoint, in the order of the forward pass."""
+        """Name and shape of each tensor of a checkpoint, in the order of the forward pass.
+
+        There are 11 L + 5; 9 L + 3 of a plain transformer.
+        """
         hidden, inner = self.hidden_size, self.intermediate_size
         queries = self.num_attention_heads * self.head_dim
         keys = self.num_key_value_heads * self.head_dim
@@ -144,6 +161,10 @@ class OuroConfig:
             "post_attention_layernorm": (hidden,),
             "post_attention_layernorm_2": (hidden,),
         }
+        gate = {"model.early_exit_gate.weight": (1, hidden), "model.early_exit_gate.bias": (1,)}
+        if not self.sandwich_norms:
+            layer = {name: shape for name, shape in layer.items() if not name.endswith("_2")}
+            gate = {}
         return {
             "model.embed_tokens.weight": (self.vocab_size, hidden),
             **{
@@ -152,8 +173,7 @@ class OuroConfig:
                 for name, shape in layer.items()
             },
             "model.norm.weight": (hidden,),
-            "model.early_exit_gate.weight": (1, hidden),
-            "model.early_exit_gate.bias": (1,),
+            **gate,
             "lm_head.weight": (self.vocab_size, hidden),
         }
 
@@ -181,6 +201,16 @@ def _fold_rope_parameters(given: dict[str, Any]) -> list[str]:
                 f"rope_theta is {given['rope_theta']!r}, but rope_parameters.rope_theta is {rope['rope_theta']!r}"
             )
         given["rope_theta"] = rope["rope_theta"]
+    return problems
+
+
+def _of_llama(given: dict[str, Any]) -> list[str]:
+    """Says of a plain transformer what it is as a looped one; returns what is wrong."""
+    foreign = [key for key in ("total_ut_steps", "sandwich_norms") if key in given]
+    problems = [f"{key} is not a key of model_type llama" for key in foreign]
+    if given.pop("attention_bias", False):
+        problems.append("attention_bias is true: only false is supported")
+    given["total_ut_steps"], given["sandwich_norms"] = 1, False
     return problems
 
 
@@ -212,6 +242,11 @@ def _problems(sizes: Mapping[str, Any]) -> list[str]:
             is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not is_real or not 0 < value < math.inf:
                 problems.append(f"{name} is {value!r}: it has to be a positive number")
+        elif name == "sandwich_norms":
+            if not isinstance(value, bool):
+                problems.append(f"sandwich_norms is {value!r}: it has to be true or false")
+            elif not value and sizes.get("total_ut_steps") != 1:
+                problems.append("sandwich_norms is false: a plain transformer has one loop, total_ut_steps 1")
         elif not _is_count(value):
             problems.append(f"{name} is {value!r}: it has to be a positive integer")
     heads, key_heads = sizes.get("num_attention_heads"), sizes.get("num_key_value_heads")

@@ -2,7 +2,8 @@
 
 A loop is the L layers followed by the final norm; the normed state is the loop's result, the input of the next loop,
 of the exit gate and of the output head. Layers are "sandwiched": a norm before each branch and one on its output,
-before the residual sum. Module and parameter names are those of the published checkpoints.
+before the residual sum. Module and parameter names are those of the published checkpoints. Without the norms on the
+outputs (`OuroConfig.sandwich_norms`), with one loop and no exit gate, it is a plain transformer of Llama's kind.
 
 RMS statistics, RoPE tables, softmax and exit gate are computed in the internal dtype (`internal_dtype`): fp32 for
 fp16, bf16 and fp32, fp64 for fp64. Sequences are padded on the right; what stands in padded rows means nothing.
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from scalerlt.errors import UserError
 from scalerlt.models.config import OuroConfig
 from scalerlt.numerics.precision import internal_dtype
 
@@ -152,17 +154,22 @@ class MLP(nn.Module):
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+def _norm_after(config: OuroConfig) -> nn.Module:
+    """The norm of what a branch adds."""
+    return RMSNorm(config.hidden_size, config.rms_norm_eps) if config.sandwich_norms else nn.Identity()
+
+
 class Layer(nn.Module):
-    """One physical layer with its four norms."""
+    """One physical layer with its four norms; a plain transformer's has only the two before the branches."""
 
     def __init__(self, config: OuroConfig) -> None:
         super().__init__()
         self.self_attn = Attention(config)
         self.mlp = MLP(config)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.input_layernorm_2 = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm_2 = _norm_after(config)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm_2 = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm_2 = _norm_after(config)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable[..., Tensor]) -> Tensor:
         """[..., H] to [..., H]; `attend(q, k, v)` is the attention proper."""
@@ -186,7 +193,8 @@ class OuroModel(nn.Module):
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList([Layer(config) for _ in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.early_exit_gate = Linear(config.hidden_size, 1)
+        # None: a plain transformer, which has one loop and nowhere else to stop
+        self.early_exit_gate = Linear(config.hidden_size, 1) if config.sandwich_norms else None
 
 
 class OuroForCausalLM(nn.Module):
@@ -267,6 +275,12 @@ class OuroForCausalLM(nn.Module):
         return self.lm_head(h)
 
     def exit_gate(self, h: Tensor) -> Tensor:
-        """Exit gate logits [...] of a loop's hidden states [..., H], computed and returned in the internal dtype."""
+        """Exit gate logits [...] of a loop's hidden states [..., H], computed and returned in the internal dtype.
+
+        Raises:
+            UserError: a plain transformer has no exit gate.
+        """
         gate, internal = self.model.early_exit_gate, internal_dtype(h.dtype)
+        if gate is None:
+            raise UserError("a plain transformer has one loop and no exit gate")
         return functional.linear(h.to(internal), gate.weight.to(internal), gate.bias.to(internal)).squeeze(-1)

@@ -13,6 +13,7 @@ from scalerlt.planning.capacity import REFERENCE, Capacity, MemoryPlan
 from scalerlt.planning.workload import (
     SHARED_PREFIX,
     Sequences,
+    gate_parameters,
     microbatches,
     parameters,
     rollout_sequences,
@@ -27,6 +28,7 @@ from scalerlt.schema.experiment.gsm8k_reward import Gsm8kReward
 from scalerlt.schema.fields import parse_bytes
 from scalerlt.schema.model import Model
 from scalerlt.schema.optimizer.sgd import Sgd
+from scalerlt.schema.rollout.other_engines import pool_bytes
 
 BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 """Of one number in each precision that torch computes in."""
@@ -97,7 +99,8 @@ def _rollout(cell: Cell, sequences: Sequences, slots: int, number: int) -> dict[
     model = cell.model
     longest = max(prompt for prompt, _ in sequences.lengths)
     positions = max(prompt + response - 1 for prompt, response in sequences.lengths)
-    limit = cell.rollout.engine.kv_cache_tokens
+    engine = cell.rollout.engine
+    limit = engine.kv_cache_tokens
     if limit is not None:
         slots = min(slots, max(1, limit // max(1, positions)))
     shared = cell.rollout.skipped_kv == "shared_kv"
@@ -105,6 +108,10 @@ def _rollout(cell: Cell, sequences: Sequences, slots: int, number: int) -> dict[
         "weights": parameters(model) * number,
         "kv_cache": kv_cache_bytes(model, slots, positions, number, shared=shared),
     }
+    if engine.name == "vllm":
+        length = engine.max_model_len or model.max_position_embeddings
+        standing["vllm_weights"] = standing["weights"]
+        standing["kv_cache"] = pool_bytes(slots, length, limit, kv_cache_bytes(model, 1, 1, number))
     return {
         "prefill": {**standing, "activations": slots * longest * _unkept_row(model, number)},
         "sampling": {**standing, "logits": slots * model.vocab_size * (number + 3 * max(number, 4))},
@@ -330,7 +337,7 @@ def _readout(cell: Cell, batch: Sequence[tuple[int, int]], number: int, readout:
 
 def _trained(model: Model) -> int:
     """Weights that learn: all but the exit gate."""
-    return parameters(model) - model.hidden_size - 1
+    return parameters(model) - gate_parameters(model)
 
 
 def _width(batch: Sequence[tuple[int, int]]) -> int:

@@ -108,9 +108,14 @@ def microbatches(
 
 def parameters(model: Model) -> int:
     """Weights of the model, each once."""
-    layer = layer_weights(model) + 4 * model.hidden_size
-    gate = model.hidden_size + 1
-    return 2 * model.vocab_size * model.hidden_size + model.num_hidden_layers * layer + model.hidden_size + gate
+    layer = layer_weights(model) + (4 if model.sandwich_norms else 2) * model.hidden_size
+    loops = model.num_hidden_layers * layer + model.hidden_size + gate_parameters(model)
+    return 2 * model.vocab_size * model.hidden_size + loops
+
+
+def gate_parameters(model: Model) -> int:
+    """Weights of the exit gate; a plain transformer has none."""
+    return model.hidden_size + 1 if model.sandwich_norms else 0
 
 
 def flops(cell: Cell) -> float | None:

@@ -43,11 +43,12 @@ def rollout_traffic(model: OuroForCausalLM, stats: RolloutStats) -> RolloutTraff
     """What the rollout of these stats moved, with the shapes and dtypes of the model that it ran."""
     config, size = model.config, model.dtype.itemsize
     loop = _nbytes(model.model.layers.parameters()) + _nbytes(model.model.norm.parameters())
+    gate = model.model.early_exit_gate
     embedded = stats.prompt_tokens + stats.decode_depths.total()
     kv_row = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * size
     return RolloutTraffic(
         weights=stats.loop_runs * loop
-        + stats.gate_runs * _nbytes(model.model.early_exit_gate.parameters())
+        + stats.gate_runs * (0 if gate is None else _nbytes(gate.parameters()))
         + embedded * config.hidden_size * size,
         kv_read=stats.kv_rows_read * kv_row,
         kv_written=stats.kv_rows_written * kv_row,

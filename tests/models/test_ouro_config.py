@@ -1,6 +1,7 @@
 import ast
 import inspect
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -99,7 +100,7 @@ def test_it_survives_being_written_and_read() -> None:
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types is"),
         ({"layer_types": 3}, "layer_types is 3"),
         ({"attention_dropout": 0.1}, "attention_dropout is 0.1"),
-        ({"model_type": "llama"}, "model_type is 'llama'"),
+        ({"model_type": "mistral"}, "model_type is 'mistral'"),
         ({"logit_softcap": 30.0}, "unknown: logit_softcap"),
         ({"num_key_value_heads": 5}, "num_attention_heads is 16: it has to be a multiple of num_key_value_heads, 5"),
         ({"head_dim": 127}, "head_dim is 127: it has to be even"),
@@ -129,6 +130,60 @@ def test_all_faults_are_in_one_error() -> None:
 def test_impossible_sizes_are_refused_without_a_file_too() -> None:
     with pytest.raises(UserError, match=r"head_dim is 3.*even"):
         replace(SMALL, head_dim=3)
+
+
+# The config.json of TinyLlama-1.1B's shape, as transformers writes one.
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 5632,
+    "max_position_embeddings": 2048,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 22,
+    "num_key_value_heads": 4,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 32000,
+}
+
+
+def test_a_plain_transformer_is_one_loop_without_norms_behind_its_branches() -> None:
+    plain = OuroConfig.from_hf(LLAMA, "config.json")
+    assert (plain.total_ut_steps, plain.sandwich_norms, plain.head_dim) == (1, False, 64)
+    assert plain.parameter_count == 1_100_048_384  # as published for TinyLlama-1.1B
+    assert len(plain.tensor_shapes()) == 9 * 22 + 3
+    assert OuroConfig.from_hf(json.loads(json.dumps(plain.to_hf())), "config.json") == plain
+    assert plain.to_hf()["model_type"] == "llama" and "total_ut_steps" not in plain.to_hf()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attention_bias": True}, "attention_bias is true: only false is supported"),
+        ({"mlp_bias": True}, "mlp_bias is True: only false is supported"),
+        ({"tie_word_embeddings": True}, "the output head is a tensor of its own"),
+        ({"total_ut_steps": 4}, "total_ut_steps is not a key of model_type llama"),
+        ({"rope_parameters": {"rope_type": "llama3"}}, "only 'default' is supported"),
+    ],
+)
+def test_what_no_plain_transformer_of_ours_is(change: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        OuroConfig.from_hf(LLAMA | change, "config.json")
+    with pytest.raises(UserError, match="a plain transformer has one loop"):
+        replace(SMALL, sandwich_norms=False)
 
 
 def test_it_needs_no_torch() -> None:

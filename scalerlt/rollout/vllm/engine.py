@@ -10,7 +10,7 @@ from scalerlt.rollout.request import Request, Response, check_requests
 from scalerlt.rollout.stats import RolloutResult
 from scalerlt.rollout.vllm.generation import Generation
 from scalerlt.rollout.vllm.offline import OfflineModel, OfflineSettings, offline_model
-from scalerlt.schema.rollout.on_vllm import LEAST_TEMPERATURE
+from scalerlt.schema.rollout.other_engines import LEAST_TEMPERATURE
 
 
 class VllmEngine:

@@ -268,7 +268,7 @@ def _fill(parameters: dict[str, nn.Parameter], name: str, tensor: Tensor) -> str
     if projection in FUSED:
         fused, part = FUSED[projection]
         parameter = parameters[f"{module}.{fused}.{kind}"]
-        parameter.weight_loader(parameter, tensor, part)
+        getattr(parameter, "weight_loader")(parameter, tensor, part)  # noqa: B009  (vLLM's own attribute)
         return f"{module}.{fused}.{kind}"
     parameter = parameters[name]
     getattr(parameter, "weight_loader", default_weight_loader)(parameter, tensor)

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from scalerlt.errors import Unsupported, UserError
 from scalerlt.models.ouro import OuroForCausalLM
+from scalerlt.schema.rollout.other_engines import CPU_BLOCK, pool_bytes
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, so that weights need no copy between two
@@ -20,13 +21,6 @@ ENVIRONMENT = {
 }
 """What is set before vLLM is imported, unless it is set already."""
 
-CPU_BLOCK = 32
-"""Positions of a block of K/V on a CPU, the smallest for which vLLM's attention there is made; its default is 128, and
-the prefix cache serves whole blocks."""
-
-DEFAULT_CPU_POOL = 2**30
-"""Bytes of the K/V pool on a CPU, at most, where none is asked for; vLLM then runs again what does not fit."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineSettings:
@@ -35,7 +29,7 @@ class OfflineSettings:
     Attributes:
         prefix_caching: whether a prompt's blocks of K/V serve other requests that begin alike.
         kv_cache_tokens: positions of the K/V pool; None: what vLLM finds free on a GPU, on a CPU enough for every slot,
-            within `DEFAULT_CPU_POOL`.
+            within `DEFAULT_POOL`.
         max_model_len: positions that a sequence may have; None: those of the model.
         gpu_memory_utilization: share of a GPU's memory that vLLM takes in all.
         enforce_eager: whether vLLM runs without compiling the model and without CUDA graphs; on a CPU it always does.
@@ -139,7 +133,7 @@ def _start(model: OuroForCausalLM, slots: int, settings: OfflineSettings) -> Any
     if on_cpu:
         import torch._dynamo.config as dynamo
 
-        dynamo.disable = True  # type: ignore[attr-defined]  # it would compile for longer than a small rollout takes
+        dynamo.disable = True  # it would compile for longer than a small rollout takes
     from vllm import LLM
     from vllm.platforms import current_platform
 
@@ -171,10 +165,6 @@ def _start(model: OuroForCausalLM, slots: int, settings: OfflineSettings) -> Any
 
 def _pool_bytes(model: OuroForCausalLM, slots: int, length: int, settings: OfflineSettings) -> int | None:
     """The K/V pool in bytes; None: vLLM decides."""
-    block = CPU_BLOCK
-    if settings.kv_cache_tokens is not None:  # one block is never given to a request
-        return (settings.kv_cache_tokens + 2 * block) * position_bytes(model)
-    if model.device.type != "cpu":
+    if settings.kv_cache_tokens is None and model.device.type != "cpu":
         return None
-    whole = slots * (length + block) * position_bytes(model)
-    return max(min(whole, DEFAULT_CPU_POOL), (length + 2 * block) * position_bytes(model))
+    return pool_bytes(slots, length, settings.kv_cache_tokens, position_bytes(model))

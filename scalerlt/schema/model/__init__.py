@@ -4,11 +4,23 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, model_validator
 
-from scalerlt.schema.fields import FileInput, NonNegativeInt, NotIdentity, PositiveFloat, PositiveInt, Target
+from scalerlt.schema.fields import (
+    FileInput,
+    Flag,
+    IdentityDefault,
+    NonNegativeInt,
+    NotIdentity,
+    PositiveFloat,
+    PositiveInt,
+    Target,
+)
 from scalerlt.schema.registry import config_group
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from scalerlt.schema.cell import Cell
+    from scalerlt.schema.machine import Machine
 
 
 @config_group("model")
@@ -19,6 +31,8 @@ class Model:
         check: a torch-free function that looks at the weights before work starts and says what is wrong.
         weights: a Hugging Face directory (config.json, safetensors, a tokenizer), or null for random weights.
         init_seed: seed of the random weights.
+        sandwich_norms: whether layers norm what their branches add, as Ouro's do; false: a plain transformer (Llama's),
+            which has one loop and no exit gate.
     """
 
     name: str
@@ -36,6 +50,7 @@ class Model:
     rms_norm_eps: PositiveFloat
     max_position_embeddings: PositiveInt
     initializer_range: PositiveFloat
+    sandwich_norms: Annotated[Flag, IdentityDefault(True)] = True
     bos_token_id: NonNegativeInt
     eos_token_id: NonNegativeInt
     pad_token_id: NonNegativeInt | None
@@ -55,4 +70,19 @@ class Model:
             token = getattr(self, key)
             if token is not None and token >= self.vocab_size:
                 raise ValueError(f"{key}={token} is outside the vocabulary of {self.vocab_size}")
+        if not self.sandwich_norms and self.total_ut_steps != 1:
+            raise ValueError(f"total_ut_steps={self.total_ut_steps}: a model without sandwich_norms has one loop")
         return self
+
+    def supports(self, cell: "Cell", machine: "Machine") -> str | None:
+        """The reason why a plain transformer does not serve, or None."""
+        if self.sandwich_norms:
+            return None
+        if cell.rollout.schedule != "dense":
+            return (
+                f"rollout={cell.rollout.name}: model={self.name} has one loop, which no token can leave out; use "
+                "rollout=dense or greedy"
+            )
+        if cell.algorithm.name == "rltt":
+            return f"algorithm=rltt deals rewards among loops, and model={self.name} has one"
+        return None

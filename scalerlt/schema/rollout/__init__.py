@@ -6,7 +6,7 @@ from pydantic import Field
 
 from scalerlt.schema.fields import Flag, IdentityDefault, NonNegativeFloat, NonNegativeInt, PositiveInt, Target
 from scalerlt.schema.registry import config, config_group
-from scalerlt.schema.rollout.on_vllm import vllm_fault
+from scalerlt.schema.rollout.other_engines import hf_fault, vllm_fault
 
 if TYPE_CHECKING:
     from scalerlt.schema.cell import Cell
@@ -19,7 +19,7 @@ SkippedKV = Literal["last_exited", "deferred_fill", "shared_kv"]
 
 @config
 class Engine:
-    """The program that generates: `rollout/engine=native`, `vllm`, or `plain`, with which they are compared.
+    """The program that generates: `rollout/engine=native`, `vllm`, or `plain` and `hf`, with which they are compared.
 
     Attributes:
         shared_prefill: run a prompt once for those of its responses that are admitted together; of vLLM its prefix
@@ -83,13 +83,20 @@ class Rollout:
                 f"rollout.top_k={self.top_k}, rollout.top_p={self.top_p:g}: the learner's log-probs are of the whole "
                 "vocabulary; train with top_k=0 and top_p=1"
             )
-        on_vllm = vllm_fault(cell) if self.engine.name == "vllm" else None
-        return on_vllm or self._plain_fault(cell) or self._precision_fault(cell)
+        return self._engine_fault(cell) or self._precision_fault(cell)
+
+    def _engine_fault(self, cell: "Cell") -> str | None:
+        match self.engine.name:
+            case "vllm":
+                return vllm_fault(cell)
+            case "hf":
+                return hf_fault(cell)
+            case "plain":
+                return self._plain_fault(cell)
+        return None
 
     def _plain_fault(self, cell: "Cell") -> str | None:
         """Why the engine that others are compared with does not serve."""
-        if self.engine.name != "plain":
-            return None
         if cell.experiment.name != "rollout_throughput":
             return (
                 "rollout/engine=plain answers one request after the other, to be compared with: use "

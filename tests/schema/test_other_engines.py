@@ -1,4 +1,4 @@
-"""What `rollout/engine=vllm` is refused for when a cell is planned, each with its reason."""
+"""What `rollout/engine=vllm` and `hf` are refused for when a cell is planned, each with its reason."""
 
 import re
 from typing import Any
@@ -12,10 +12,10 @@ from scalerlt.schema.machine import Machine
 NO_GPU = Machine(gpus=0, gpu_reason="none", cpus=1)
 
 
-def fault(values: dict[str, Any] | None = None, **options: str) -> str | None:
+def fault(values: dict[str, Any] | None = None, name: str = "vllm", **options: str) -> str | None:
     given = {"experiment": "rollout_throughput", "model": "small_ouro"} | options
     # Values of the engine come after it.
-    engine = {"rollout.engine": option("rollout/engine", "vllm")}
+    engine = {"rollout.engine": option("rollout/engine", name)}
     for key, value in (values or {}).items():
         if key.startswith("rollout.engine."):
             engine["rollout.engine"][key.removeprefix("rollout.engine.")] = value
@@ -58,3 +58,30 @@ def test_other_reasons(values: dict[str, Any], options: dict[str, str], said: st
 
 def test_a_gpu_has_what_a_cpu_has_not() -> None:
     assert fault({"rollout.engine.sleep": True}, device="cuda", model="tiny_ouro") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "said"),
+    [
+        ({}, {"model": "small_ouro"}, "no looped models, and model=small_ouro is one"),
+        ({"rollout.deterministic": True}, {}, "runs padded batches"),
+        ({"rollout.engine.shared_prefill": True}, {}, "keeps no prompts"),
+        ({"experiment.replay": True}, {}, "rollout/engine=hf takes no tokens to be forced to"),
+        (
+            {"experiment.lag": 2},
+            {"experiment": "gsm8k_reward"},
+            "engine=hf serves one policy",
+        ),
+        ({}, {"rollout": "last_exited"}, "one loop, which no token can leave out"),
+        ({}, {"algorithm": "rltt"}, "deals rewards among loops"),
+    ],
+)
+def test_what_transformers_and_plain_models_cannot(values: dict[str, Any], options: dict[str, str], said: str) -> None:
+    found = fault(values, "hf", **({"model": "hf"} | options))
+    assert found is not None
+    assert re.search(said, found), found
+
+
+@pytest.mark.parametrize("engine", ["native", "plain", "vllm", "hf"])
+def test_a_plain_transformer_is_for_all_engines(engine: str) -> None:
+    assert fault({"rollout.engine.shared_prefill": False}, engine, model="hf") is None

@@ -1,4 +1,4 @@
-"""What a cell cannot have of `rollout/engine=vllm`."""
+"""What a cell cannot have of `rollout/engine=vllm` and `rollout/engine=hf`."""
 
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,12 @@ LEAST_TEMPERATURE = 0.01
 """vLLM draws at this temperature where a lower one above 0 is asked for."""
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head dimensions of vLLM's attention on a CPU (0.32, `CPUAttentionBackend`)."""
+
+CPU_BLOCK = 32
+"""Positions of a block of vLLM's K/V on a CPU, the smallest for which its attention there is made; its default is 128,
+and the prefix cache serves whole blocks."""
+DEFAULT_POOL = 2**30
+"""Bytes of vLLM's K/V pool on a CPU, at most, where none is asked for; it then runs again what does not fit."""
 
 
 def vllm_fault(cell: "Cell") -> str | None:
@@ -33,6 +39,32 @@ def vllm_fault(cell: "Cell") -> str | None:
     return _device_fault(cell) or _experiment_fault(cell)
 
 
+def pool_bytes(slots: int, length: int, kv_cache_tokens: int | None, position_bytes: int) -> int:
+    """The K/V pool that vLLM is started with: as asked, else enough for every slot within `DEFAULT_POOL`.
+
+    Args:
+        length: most positions of a sequence.
+        position_bytes: of the K and V of one position.
+    """
+    if kv_cache_tokens is not None:  # one block is never given to a request
+        return (kv_cache_tokens + 2 * CPU_BLOCK) * position_bytes
+    whole = slots * (length + CPU_BLOCK) * position_bytes
+    return max(min(whole, DEFAULT_POOL), (length + 2 * CPU_BLOCK) * position_bytes)
+
+
+def hf_fault(cell: "Cell") -> str | None:
+    """The first reason why transformers' `generate` cannot serve the cell, or None."""
+    rollout, asks = cell.rollout, "rollout/engine=hf"
+    if cell.model.sandwich_norms:
+        return f"{asks}: transformers has no looped models, and model={cell.model.name} is one; use model=hf"
+    if rollout.deterministic or rollout.engine.shared_prefill:
+        return (
+            f"{asks} runs padded batches and keeps no prompts: use rollout.deterministic=false and "
+            "rollout.engine.shared_prefill=false"
+        )
+    return _experiment_fault(cell)
+
+
 def _device_fault(cell: "Cell") -> str | None:
     if cell.device.type != "cpu":
         return None
@@ -47,8 +79,9 @@ def _device_fault(cell: "Cell") -> str | None:
 
 
 def _experiment_fault(cell: "Cell") -> str | None:
+    asks = f"rollout/engine={cell.rollout.engine.name}"
     if lag := getattr(cell.experiment, "lag", 0):
-        return f"experiment.lag={lag}: rollout/engine=vllm serves one policy at a time; use 0"
+        return f"experiment.lag={lag}: {asks} serves one policy at a time; use 0"
     if getattr(cell.experiment, "replay", False):
-        return "experiment.replay=true: rollout/engine=vllm takes no tokens to be forced to; use false"
+        return f"experiment.replay=true: {asks} takes no tokens to be forced to; use false"
     return None
