@@ -187,6 +187,7 @@ def native_options(cell: Cell, *, full_depth: bool) -> dict[str, Any]:
         "shared_prefill": cell.rollout.engine.shared_prefill,
         "deterministic": cell.rollout.deterministic,
         "kv_cache_tokens": cell.rollout.engine.kv_cache_tokens,
+        "captured_graphs": cell.rollout.engine.captured_graphs,
     }
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from scalerlt.errors import UserError
 from scalerlt.models.ouro import OuroForCausalLM
 from scalerlt.numerics.precision import internal_dtype
+from scalerlt.rollout.captured import captured_loop
 from scalerlt.rollout.engine import OnPhase, random_seed
 from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.rollout.kv_cache import KVCache
@@ -44,6 +45,7 @@ class NativeEngine:
             itself.
         kv_cache_tokens: positions for which the pool may hold K/V; None: as many as `concurrency` sequences need. A
             request is admitted when all the positions that it may need are free, so that none fails halfway.
+        captured_graphs: run the loops of decode tokens as captured CUDA graphs (`rollout.captured`).
         draw_seed: gives a seed in 0 .. 2^63 - 1 to each request without one.
 
     Attributes:
@@ -65,6 +67,7 @@ class NativeEngine:
         shared_prefill: bool = False,
         deterministic: bool = False,
         kv_cache_tokens: int | None = None,
+        captured_graphs: bool = False,
         draw_seed: Callable[[], int] = random_seed,
     ) -> None:
         if concurrency < 1:
@@ -81,6 +84,7 @@ class NativeEngine:
         self.shared_prefill = shared_prefill
         self.deterministic = deterministic
         self.kv_cache_tokens = kv_cache_tokens
+        self.captured_graphs = captured_graphs
         self.draw_seed = draw_seed
         self.weight_version = 0
         self.blocked: str | None = None
@@ -147,6 +151,7 @@ class _Generation:
             kv=engine.kv,
             fixed_rows=FIXED_ROWS if engine.deterministic else None,
             stats=self.stats,
+            loop=captured_loop(model) if engine.captured_graphs else None,
         )
         self.active: list[ActiveSequence] = []
         self.stopped: dict[int, int] = {}  # tokens that wait for their readout: slot and depth

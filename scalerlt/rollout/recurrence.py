@@ -6,12 +6,12 @@ its first loop beside one that enters its last (continuous depth batching, arXiv
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from scalerlt.models.ouro import OuroForCausalLM
+from scalerlt.models.ouro import Attend, OuroForCausalLM
 from scalerlt.numerics.precision import internal_dtype
 from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.rollout.kv_cache import KVCache, Row
@@ -25,8 +25,15 @@ write and read one plane, so a token's newest, whichever loop the reader is in."
 FIXED_ROWS = 32
 """Rows of each batch where results must not depend on how many tokens are in flight."""
 
-
 T = TypeVar("T")
+
+
+class Loop(Protocol):
+    """One loop of the layers over rows."""
+
+    def __call__(self, loop: int, x: Tensor, cos: Tensor, sin: Tensor, *, attend: Attend) -> Tensor:
+        """States [n, H] to states [n, H]; see `OuroForCausalLM.loop`."""
+        ...
 
 
 @dataclass
@@ -61,6 +68,7 @@ class Recurrence:
         fixed_rows: every batch has this many rows; one that has fewer runs its first several times, for nothing.
             None: as many as there are.
         stats: takes the count of all that is done.
+        loop: runs one loop of rows [n, H], as `CapturedLoop` does; None: `OuroForCausalLM.loop`.
     """
 
     def __init__(
@@ -74,8 +82,10 @@ class Recurrence:
         kv: SkippedKV,
         fixed_rows: int | None,
         stats: RolloutStats,
+        loop: Loop | None = None,
     ) -> None:
         self._model = model
+        self._loop: Loop = loop or model.loop
         self._cache = cache
         self._full_depth = model.config.total_ut_steps
         self._rule = rule or ExitRule(threshold=1.0, min_loops=self._full_depth)
@@ -203,7 +213,7 @@ class Recurrence:
         places = self._places([row.slot for row in rows], [row.position for row in rows])
         positions = torch.tensor([row.position for row in rows], device=self._model.device)
         attend = self._cache.decode(rows)
-        x = self._model.loop(0, self._hidden[places], self._cos[positions], self._sin[positions], attend=attend)
+        x = self._loop(0, self._hidden[places], self._cos[positions], self._sin[positions], attend=attend)
         self._hidden[places] = x
         if asks:
             self._remaining[places] *= torch.sigmoid(-self._model.exit_gate(x))

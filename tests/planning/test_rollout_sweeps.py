@@ -68,9 +68,12 @@ def test_rollout_accuracy() -> None:
 def test_engines() -> None:
     plan = plan_of("engines")
     assert {cell.state for cell in plan.cells} == {"planned"}
-    found = {(cell.axes["rollout.engine"], cell.axes["batch.rollout_concurrency"]) for cell in plan.cells}
-    assert found == {(engine, count) for engine in ("native", "vllm") for count in (8, 32, 64)}
-    assert cohorts(plan.cells) == {(n, n) for n in range(5)} and len(plan.cells) == 30
+    keys = ("model", "rollout.engine", "batch.rollout_concurrency")
+    engines = {"small_ouro": ("native", "vllm"), "hf": ("native", "vllm", "hf")}
+    assert {tuple(cell.axes[key] for key in keys) for cell in plan.cells} == {
+        (model, engine, count) for model in engines for engine in engines[model] for count in (8, 32, 64)
+    }
+    assert cohorts(plan.cells) == {(n, n) for n in range(5)} and len(plan.cells) == 75
 
 
 def test_rollout_bench() -> None:
@@ -103,6 +106,7 @@ def test_the_gpus_cells_are_unsupported_without_one() -> None:
     assert {cell.state for cell in plan.cells} == {"unsupported"}
     assert all("needs a GPU" in (cell.reason or "") for cell in plan.cells)
     assert {cell.axes["model"] for cell in plan.cells} == {"ouro_1_4b"}
+    assert Counter(cell.axes.get("rollout.engine.captured_graphs") for cell in plan.cells) == {None: 12, True: 12}
 
 
 def test_a_cohort_may_be_asked_for_alone() -> None:

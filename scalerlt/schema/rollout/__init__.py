@@ -28,6 +28,7 @@ class Engine:
             waits until all that started with it have stopped.
         kv_cache_tokens: positions that the K/V pool holds; null: as many as `batch.rollout_concurrency` requests need.
             Requests wait until all that they may need is free; vLLM takes them on and runs some again if need be.
+        captured_graphs: whether our engine runs the loops of decode tokens as captured CUDA graphs, but for attention.
         max_model_len: positions that vLLM lets a sequence have; null: those of the model.
         gpu_memory_utilization: share of a GPU's memory that vLLM takes in all.
         enforce_eager: whether vLLM runs without compiling the model and without CUDA graphs; on a CPU it always does.
@@ -39,6 +40,7 @@ class Engine:
     shared_prefill: Annotated[Flag, IdentityDefault(False)] = False
     refill: Annotated[Flag, IdentityDefault(True)] = True
     kv_cache_tokens: Annotated[PositiveInt | None, IdentityDefault(None)] = None
+    captured_graphs: Annotated[Flag, IdentityDefault(False)] = False
     max_model_len: Annotated[PositiveInt | None, IdentityDefault(None)] = None
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), IdentityDefault(0.9)] = 0.9
     enforce_eager: Annotated[Flag, IdentityDefault(False)] = False
@@ -93,6 +95,8 @@ class Rollout:
                 return hf_fault(cell)
             case "plain":
                 return self._plain_fault(cell)
+        if self.engine.captured_graphs and cell.device.type != "cuda":
+            return f"rollout.engine.captured_graphs=true: device={cell.device.type} has no CUDA graphs; use false"
         return None
 
     def _plain_fault(self, cell: "Cell") -> str | None:
