@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
-from synthetic_runs import write_quickstart
 
 from scalerlt.analysis import build_report
+from scalerlt.analysis.figure_spec import load_figures
+from scalerlt.analysis.reading import CellResult, read_runs
+from scalerlt.analysis.spec_matches import unmatched
+from scalerlt.analysis.table_spec import load_tables
 from scalerlt.errors import RequestErrors, UserError
 
 TABLE = """
@@ -32,17 +35,21 @@ RIGHT |= {"follows": "parameter_bytes", "per": "trained_tokens"}
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    write_quickstart(tmp_path / "runs" / "quickstart")
-    return tmp_path / "runs" / "quickstart"
+def runs(quickstart: Path) -> Path:
+    return quickstart / "quickstart"
 
 
-def problems(runs: Path, folder: str, name: str, text: str) -> list[str]:
-    specs = runs.parent.parent / "specs"
+@pytest.fixture(scope="module")
+def cells(quickstart: Path) -> list[CellResult]:
+    return read_runs(quickstart).cells
+
+
+def problems(cells: list[CellResult], specs: Path, folder: str, name: str, text: str) -> list[str]:
     (specs / folder).mkdir(parents=True)
     (specs / folder / f"{name}.yaml").write_text(text)
-    built = build_report(runs, runs.parent.parent / "out", specs)
-    return [problem for problem in built.problems if problem.startswith(str(specs))]
+    found = unmatched(load_tables([specs]), load_figures([specs]), [specs], cells)
+    assert all(problem.startswith(str(specs)) for problem in found)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -57,8 +64,8 @@ def problems(runs: Path, folder: str, name: str, text: str) -> list[str]:
         ({"per": "trained_token"}, "no cell has recorded a metric trained_token; did you mean trained_tokens?"),
     ],
 )
-def test_a_table(runs: Path, change: dict[str, str], said: str | None) -> None:
-    found = problems(runs, "tables", "mine", TABLE.format(**(RIGHT | change)))
+def test_a_table(cells: list[CellResult], tmp_path: Path, change: dict[str, str], said: str | None) -> None:
+    found = problems(cells, tmp_path, "tables", "mine", TABLE.format(**(RIGHT | change)))
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
 
@@ -71,10 +78,25 @@ def test_a_table(runs: Path, change: dict[str, str], said: str | None) -> None:
         ({"metric": "saved_byte"}, "no cell has recorded a metric saved_byte; did you mean saved_bytes?"),
     ],
 )
-def test_a_figure(runs: Path, change: dict[str, str], said: str | None) -> None:
-    found = problems(runs, "figures", "drawn", FIGURE.format(**({"x": "checkpoint", "metric": "saved_bytes"} | change)))
+def test_a_figure(cells: list[CellResult], tmp_path: Path, change: dict[str, str], said: str | None) -> None:
+    text = FIGURE.format(**({"x": "checkpoint", "metric": "saved_bytes"} | change))
+    found = problems(cells, tmp_path, "figures", "drawn", text)
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
+
+
+def test_the_report_says_so_and_shows_the_figure_that_finds_something(runs: Path, tmp_path: Path) -> None:
+    specs = tmp_path / "specs"
+    for folder, name, text in (
+        ("tables", "mine", TABLE.format(**(RIGHT | {"row": "precison"}))),
+        ("figures", "drawn", FIGURE.format(x="checkpoint", metric="saved_bytes")),
+    ):
+        (specs / folder).mkdir(parents=True)
+        (specs / folder / f"{name}.yaml").write_text(text)
+    built = build_report(runs, tmp_path / "out", specs)
+    [problem] = [problem for problem in built.problems if problem.startswith(str(specs))]
+    assert problem == f"{specs}/tables/mine.yaml: no cell has an axis precison; did you mean precision?"
+    assert any(path.name.startswith("drawn") for path in built.outputs)
 
 
 def test_faults_of_tables_and_figures_are_named_together(runs: Path, tmp_path: Path) -> None:
