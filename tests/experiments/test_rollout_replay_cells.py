@@ -1,7 +1,9 @@
 """`rollout_throughput` with its replay: what is counted, what is judged, and what a policy cannot have."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -127,14 +129,20 @@ def test_differences_are_of_the_same_token() -> None:
         mismatches(ours, [(-1.0, -2.5)])
 
 
+@cache
+def usual() -> dict[str, Metric]:
+    """The figures of the cell by default, which is run once."""
+    with TemporaryDirectory() as directory:
+        return measure(make_cell(), Path(directory))[0]
+
+
 def test_without_the_memory_passes_their_figures_have_a_reason(tmp_path: Path) -> None:
     metrics, recorder = measure(make_cell({"experiment.memory": False}), tmp_path)
     assert "memory" not in recorder.passes
     for name in ("live_peak_bytes", "rss_peak_bytes", "memory_peak_bytes", "memory_bytes/kv"):
         assert metrics[name].status == "not_measured"
         assert metrics[name].reason == "the cell has experiment.memory=false"
-    whole, _ = measure(make_cell(), tmp_path)
-    here = {name for name in whole if "memory" in name or "live" in name or "rss" in name or "cuda" in name}
+    here = {name for name in usual() if "memory" in name or "live" in name or "rss" in name or "cuda" in name}
     parts = {name for name in here if name.startswith(PHASES) or name.endswith(PHASES)}
     said = {name for name, metric in metrics.items() if "memory=false" in (metric.reason or "")}
     assert said == here - parts
@@ -156,10 +164,9 @@ def test_the_reference_is_of_so_many_requests(tmp_path: Path, monkeypatch: pytes
         assert f"of {first or 6} responses" in (metrics["logprob_error_learner"].method or "")
 
 
-def test_first_tokens_are_timed_from_the_start_of_the_batch(tmp_path: Path) -> None:
+def test_first_tokens_are_timed_from_the_start_of_the_batch() -> None:
     """6 requests in 4 slots: two of them wait."""
-    metrics, _ = measure(make_cell(), tmp_path)
-    mean, last = metrics["time_to_first_token_seconds"], metrics["time_to_first_token_seconds/largest"]
+    mean, last = usual()["time_to_first_token_seconds"], usual()["time_to_first_token_seconds/largest"]
     assert mean.n == last.n == 2
     assert all(0 < m < w for m, w in zip(mean.values or [], last.values or [], strict=True))
     clock = iter([0.0, 1.0, 5.0])
@@ -194,8 +201,7 @@ def test_rows_padding_and_what_a_coda_lets_expect(tmp_path: Path) -> None:
 
 
 def test_of_a_dense_rollout_and_of_single_tokens_no_speed_is_expected(tmp_path: Path) -> None:
-    metrics, _ = measure(make_cell(), tmp_path)
-    assert (metrics["loops_saved"].value, metrics["expected_speedup"].status) == (1.0, "unsupported")
+    assert (usual()["loops_saved"].value, usual()["expected_speedup"].status) == (1.0, "unsupported")
     metrics, _ = measure(make_cell({"rollout.max_new_tokens": 1}, rollout="trace"), tmp_path)
     assert metrics["expected_speedup"].status == metrics["rows_per_decoded_token"].status == "not_measured"
 
