@@ -1,5 +1,7 @@
 import json
 import math
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,25 @@ from scalerlt.learner.readout import TiledReadout
 from scalerlt.models.checkpoint import save_hf
 from scalerlt.records.recorder import Recorder
 
+FEW_LOOPS = {"model.total_ut_steps": 2, "experiment.repeats": 1}
 PHASES = ("forward", "backward", "optimizer")
 
 
-@pytest.fixture
-def rollouts(tmp_path: Path) -> Path:
-    return write_rollouts(tmp_path / "rollouts.jsonl")
+@pytest.fixture(scope="module")
+def rollouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_rollouts(tmp_path_factory.mktemp("recorded") / "rollouts.jsonl")
+
+
+@pytest.fixture(scope="module")
+def cell_of(rollouts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recorder]:
+    """What a cell over `rollouts` records, by its options; several tests look at the same cell."""
+
+    @cache
+    def measured(few_loops: bool = False, **options: str) -> Recorder:
+        values = FEW_LOOPS if few_loops else None
+        return measure(tmp_path_factory.mktemp("cells"), rollouts, values=values, **options)
+
+    return measured
 
 
 def measure(tmp_path: Path, rollouts: Path, **options) -> Recorder:
@@ -38,8 +53,8 @@ def values(recorder: Recorder) -> dict[str, object]:
 
 @pytest.mark.parametrize("checkpoint", ["none", "layer", "loop"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_cell_leaves_every_figure(tmp_path: Path, rollouts: Path, checkpoint: str, precision: str):
-    recorder = measure(tmp_path, rollouts, checkpoint=checkpoint, precision=precision)
+def test_a_cell_leaves_every_figure(cell_of: Callable[..., Recorder], rollouts: Path, checkpoint: str, precision: str):
+    recorder = cell_of(checkpoint=checkpoint, precision=precision)
     found = values(recorder)
     assert recorder.passes == ["warm_up", "time", "memory", "bandwidth", "reference"]
     assert recorder.notes == []
@@ -102,39 +117,43 @@ def test_the_schedule_of_the_cell_is_the_one_that_is_compared(tmp_path: Path, ro
     assert found["update_sched_parameters_elementwise"] > 1
 
 
-def test_bytes_of_weights_and_optimizer(tmp_path: Path, rollouts: Path):
+def test_bytes_of_weights_and_optimizer(cell_of: Callable[..., Recorder], rollouts: Path):
     cell = make_cell(rollouts)
     elements = sum(p.numel() for p in build_model(cell, torch.float32).parameters())
     gate = cell.model.hidden_size + 1
-    fp32 = values(measure(tmp_path, rollouts))
+    fp32 = values(cell_of(checkpoint="none", precision="fp32"))
     assert (fp32["parameter_bytes"], fp32["optimizer_bytes"]) == (4 * elements, 2 * 4 * (elements - gate))
-    bf16 = values(measure(tmp_path, rollouts, precision="bf16"))
+    bf16 = values(cell_of(checkpoint="none", precision="bf16"))
     assert (bf16["parameter_bytes"], bf16["optimizer_bytes"]) == (2 * elements, 3 * 4 * (elements - gate))
-    sgd = values(measure(tmp_path, rollouts, optimizer="sgd"))
+    sgd = values(cell_of(optimizer="sgd"))
     assert sgd["optimizer_bytes"] == 0
 
 
-def test_checkpoints_keep_less(tmp_path: Path, rollouts: Path):
-    cells = {name: values(measure(tmp_path, rollouts, checkpoint=name)) for name in ("none", "layer", "loop")}
+def test_checkpoints_keep_less(cell_of: Callable[..., Recorder]):
+    cells = {name: values(cell_of(checkpoint=name, precision="fp32")) for name in ("none", "layer", "loop")}
     assert cells["none"]["saved_bytes"] > cells["layer"]["saved_bytes"] > cells["loop"]["saved_bytes"]
     assert cells["none"]["loss"] == cells["layer"]["loss"] == cells["loop"]["loss"]
 
 
 @pytest.mark.parametrize("checkpoint", ["prefix", "joint", "streamed", "packed_shared"])
-def test_shared_prefixes_learn_the_same_and_keep_less(tmp_path: Path, rollouts: Path, checkpoint: str):
-    none = values(measure(tmp_path, rollouts, precision="fp64"))
+def test_shared_prefixes_learn_the_same_and_keep_less(
+    tmp_path: Path, rollouts: Path, cell_of: Callable[..., Recorder], checkpoint: str
+):
+    none = values(cell_of(few_loops=True, precision="fp64"))
     for waves in ({},) if checkpoint == "packed_shared" else ({"checkpoint.wave_responses": 1}, {}):
-        options = {"precision": "fp64", "values": waves}
-        shared = values(measure(tmp_path, rollouts, checkpoint=checkpoint, **options))
+        shared = values(measure(tmp_path, rollouts, checkpoint=checkpoint, precision="fp64", values=FEW_LOOPS | waves))
         assert shared["loss"] == pytest.approx(none["loss"], abs=1e-12)
         assert shared["grad_sched_relative_l2"] < 1e-12
         assert shared["saved_bytes"] < none["saved_bytes"]
         assert shared["trained_tokens"] == none["trained_tokens"]
 
 
-def test_what_decides_about_memory_alone_leaves_loss_and_gradient_norm(tmp_path: Path, rollouts: Path):
-    first = values(measure(tmp_path, rollouts, precision="fp64"))
-    second = values(measure(tmp_path, rollouts, precision="fp64", values={"batch.microbatch_tokens": 1}))
+def test_what_decides_about_memory_alone_leaves_loss_and_gradient_norm(
+    tmp_path: Path, rollouts: Path, cell_of: Callable[..., Recorder]
+):
+    first = values(cell_of(few_loops=True, precision="fp64"))
+    one_by_one = FEW_LOOPS | {"batch.microbatch_tokens": 1}
+    second = values(measure(tmp_path, rollouts, precision="fp64", values=one_by_one))
     assert first["microbatches"] < second["microbatches"]
     assert second["loss"] == pytest.approx(first["loss"], abs=1e-12)
     assert second["grad_norm"] == pytest.approx(first["grad_norm"], abs=1e-12)
@@ -199,16 +218,17 @@ def test_a_checkpoint_is_loaded_and_has_to_be_of_the_planned_shape(tmp_path: Pat
         )
 
 
-def test_the_record_is_strict_json(tmp_path: Path, rollouts: Path):
-    recorder = measure(tmp_path, rollouts)
-    for metric in recorder.metrics.values():
+def test_the_record_is_strict_json(cell_of: Callable[..., Recorder]):
+    for metric in cell_of(checkpoint="none", precision="fp32").metrics.values():
         assert not isinstance(metric.value, float) or math.isfinite(metric.value)
         json.dumps(metric.model_dump(), allow_nan=False)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_bytes_moved_per_trained_token_and_their_share_of_the_bandwidth(tmp_path: Path, rollouts: Path, precision: str):
-    recorder = measure(tmp_path, rollouts, precision=precision)
+def test_bytes_moved_per_trained_token_and_their_share_of_the_bandwidth(
+    cell_of: Callable[..., Recorder], rollouts: Path, precision: str
+):
+    recorder = cell_of(checkpoint="none", precision=precision)
     found, name = values(recorder), "io_bytes_per_trained_token"
     parts = ("weights", "gradients", "readout", "optimizer")
     assert found[name] == pytest.approx(sum(found[f"{name}/{part}"] for part in parts))
@@ -228,16 +248,18 @@ def test_bytes_moved_per_trained_token_and_their_share_of_the_bandwidth(tmp_path
     )
 
 
-def test_checkpoints_move_more_weights(tmp_path: Path, rollouts: Path):
+def test_checkpoints_move_more_weights(cell_of: Callable[..., Recorder]):
     name = "io_bytes_per_trained_token"
-    none, layer, loop = (values(measure(tmp_path, rollouts, checkpoint=c)) for c in ("none", "layer", "loop"))
+    none, layer, loop = (values(cell_of(checkpoint=c, precision="fp32")) for c in ("none", "layer", "loop"))
     assert none[f"{name}/weights"] < layer[f"{name}/weights"] < loop[f"{name}/weights"]
     for part in ("gradients", "readout", "optimizer"):
         assert none[f"{name}/{part}"] == layer[f"{name}/{part}"] == loop[f"{name}/{part}"]
 
 
-def test_a_tiled_readout_learns_the_same_and_keeps_less(tmp_path: Path, rollouts: Path):
-    full = values(measure(tmp_path, rollouts))
+def test_a_tiled_readout_learns_the_same_and_keeps_less(
+    tmp_path: Path, rollouts: Path, cell_of: Callable[..., Recorder]
+):
+    full = values(cell_of(checkpoint="none", precision="fp32"))
     tiles = {"checkpoint.readout": "tiled", "checkpoint.readout_tile": 20}
     recorder = measure(tmp_path, rollouts, values=tiles)
     found = values(recorder)
@@ -258,13 +280,14 @@ def test_a_wrong_readout_is_seen(tmp_path: Path, rollouts: Path, monkeypatch: py
             return super().__call__(model, 0.5 * hidden + 0.5 * hidden.detach(), targets, temperature)
 
     monkeypatch.setattr(building, "TiledReadout", Halving)
-    found = values(measure(tmp_path, rollouts, values={"checkpoint.readout": "tiled"}))
+    found = values(measure(tmp_path, rollouts, values=FEW_LOOPS | {"checkpoint.readout": "tiled"}))
     assert found["grad_sched_relative_l2"] > 0.1
 
 
-def test_errors_may_be_taken_over_some_responses_alone(tmp_path: Path):
-    rollouts = write_rollouts(tmp_path / "rollouts.jsonl")
-    whole = values(measure(tmp_path, rollouts))
+def test_errors_may_be_taken_over_some_responses_alone(
+    tmp_path: Path, rollouts: Path, cell_of: Callable[..., Recorder]
+):
+    whole = values(cell_of(checkpoint="none", precision="fp32"))
     part = values(measure(tmp_path, rollouts, values={"experiment.reference_responses": 2}))
     assert part["trained_tokens"] == whole["trained_tokens"]
     assert part["saved_bytes"] == whole["saved_bytes"]
