@@ -1,3 +1,5 @@
+from functools import cache
+
 import pytest
 import torch
 from learner import prefix_cases
@@ -93,12 +95,17 @@ GRID = [
 ]
 
 
+@cache
+def of_whole_sequences(logprob: str):
+    """Loss and gradients of the step that the segments below learn from."""
+    return prefix_cases.gradients(none_learner(logprob=logprob), step_responses(31))
+
+
 @pytest.mark.parametrize("logprob", ["dense", "replay", "hybrid"])
 @pytest.mark.parametrize(("loops", "layers", "chunk"), GRID)
 def test_segments_of_any_size_learn_what_whole_sequences_learn(loops: int, layers: int, chunk: int, logprob: str):
-    asked = step_responses(31)
-    expected = prefix_cases.gradients(none_learner(logprob=logprob), asked)
-    found = prefix_cases.gradients(make_learner(Segments(loops, layers, chunk), logprob=logprob), asked)
+    expected = of_whole_sequences(logprob)
+    found = prefix_cases.gradients(make_learner(Segments(loops, layers, chunk), logprob=logprob), step_responses(31))
     if chunk:
         assert largest_difference(found, expected) < 1e-12
     else:

@@ -116,7 +116,7 @@ SHAPES = {
 }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(**SHAPES, all_loops=st.booleans())
 def test_decoder_token_calls_in_closed_form(prompt: int, lengths: list[int], waves: int, all_loops: bool) -> None:
     options = {"objective": Rltt(alpha=1.0, kl_coef=0.0)} if all_loops else {}

@@ -27,7 +27,7 @@ from scalerlt.learner.rows import Places, attend_within
 from scalerlt.measure.gradients import Tolerance
 
 
-@pytest.mark.parametrize(("seed", "reduction"), [(31, "token_mean"), (32, "response_mean"), (33, "token_mean")])
+@pytest.mark.parametrize(("seed", "reduction"), [(31, "token_mean"), (32, "response_mean")])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_loss_and_every_gradient_are_those_of_whole_sequences(seed: int, estimator: str, reduction: str) -> None:
     options = {**ESTIMATORS[estimator], "reduction": reduction}
