@@ -1,6 +1,7 @@
 """The learner's sweeps plan as they say, and every comparison has its baseline in the same bundle."""
 
 from collections.abc import Iterable
+from functools import cache
 
 from scalerlt.planning.hydra_bridge import compose
 from scalerlt.planning.plan import make_plan
@@ -11,7 +12,9 @@ from scalerlt.schema.machine import Machine
 CPU = Machine(gpus=0, gpu_reason="none here", cpus=2)
 
 
+@cache
 def plan_of(name: str, *overrides: str) -> Plan:
+    """The plan of a shipped sweep, made once whatever is asked of it."""
     request = compose([f"+sweeps={name}", *overrides])
     return make_plan(request, resolve_all(request.cells, CPU), {})
 
