@@ -1,6 +1,7 @@
 """`actor_update` over log-prob methods and algorithms, on rollouts that stop early."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,18 +22,22 @@ from scalerlt.records.samples import Sample, SamplesHeader, write_samples
 from scalerlt.rollout.exit_rule import ExitRule
 from scalerlt.rollout.native import NativeEngine
 from scalerlt.rollout.request import Request
-from scalerlt.schema import load_cell
+from scalerlt.schema import Cell, load_cell
 from scalerlt.schema.identity import scientific_keys
 from scalerlt.schema.machine import Machine
 
 MACHINE = Machine(gpus=0, gpu_reason="none here", cpus=1)
 
 
+def small_cell(rollouts: Path, *, values: dict[str, Any] | None = None, **options: str) -> Cell:
+    return make_cell(rollouts, values={"model.num_hidden_layers": 1} | (values or {}), **options)
+
+
 @pytest.fixture(scope="module")
 def deferred(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rollouts of the cell's own model, most tokens stopped early."""
     path = tmp_path_factory.mktemp("rollouts") / "deferred.jsonl"
-    model = build_model(make_cell(path), torch.float32)
+    model = build_model(small_cell(path), torch.float32)
     requests = [
         Request(
             request_id=f"{group}.{member}",
@@ -73,7 +78,7 @@ def measure(tmp_path: Path, rollouts: Path, *, values=None, **options: str) -> R
     attempt.mkdir()
     recorder = Recorder(attempt)
     once = {"experiment.warmup": 0, "experiment.repeats": 1, "batch.minibatch_responses": 8}
-    cell = make_cell(rollouts, values=once | (values or {}), **options)
+    cell = small_cell(rollouts, values=once | (values or {}), **options)
     assert cell.unsupported_on(MACHINE) is None
     actor_update.run(cell, recorder)
     recorder.close()
@@ -164,7 +169,7 @@ def test_depths_that_the_model_has_not_are_refused(tmp_path: Path, depths: list[
 
 
 def test_old_and_reference_log_probs_are_evaluated_where_they_are_asked_for(deferred: Path):
-    cell = make_cell(deferred, algorithm="grpo", logprob="hybrid", values={"algorithm.kl_coef": 0.1})
+    cell = small_cell(deferred, algorithm="grpo", logprob="hybrid", values={"algorithm.kl_coef": 0.1})
     samples = recorded_samples(cell)
     policy = build_model(cell, torch.float64)
     responses = training_responses(samples, advantages_of(cell, [s.reward for s in samples], [0] * 8))
@@ -173,7 +178,7 @@ def test_old_and_reference_log_probs_are_evaluated_where_they_are_asked_for(defe
     referred = with_reference_logprobs(cell, policy, responses)
     for response, sample in zip(referred, samples, strict=True):
         assert response.ref_logprobs == pytest.approx(sample.logprobs, abs=2e-6)  # hybrid's values are replay's
-    dense = make_cell(deferred, algorithm="grpo", values={"logprob.old": "dense"})
+    dense = small_cell(deferred, algorithm="grpo", values={"logprob.old": "dense"})
     again = with_old_logprobs(dense, policy, responses)
     assert again[3].old_logprobs != pytest.approx(samples[3].logprobs, abs=1e-4)
     assert with_reference_logprobs(dense, policy, responses) == responses
