@@ -7,15 +7,22 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 REPOSITORY = Path(__file__).parents[1]
 
+# How long an example takes is the machine's business.
+settings.register_profile("scalerlt", deadline=None)
+settings.load_profile("scalerlt")
+
 
 def pytest_configure() -> None:
-    # Workers that run at once must not wait for each other's lock of the device, which lies in the temporary directory.
+    # Workers that run at once must not wait for each other's lock of the device, which lies in the temporary directory,
+    # and there is a core for each of them: more threads would only take turns.
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix=f"scalerlt-tests-{worker}-")
         tempfile.tempdir = None
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     # A shell starts what it puts into the background with SIGINT ignored; tests of Ctrl-C and their children need it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
