@@ -3,9 +3,11 @@
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,43 @@ def scalerlt(*arguments: str, cwd: Path, **environment: str) -> subprocess.Compl
     )
 
 
+Warm = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-P", str(Path(__file__).with_name("command_server.py"))]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    yield process
+    with process:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def warm(server: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Warm:
+    """`scalerlt` in a process of its own as well, forked from one that has imported Hydra and what else it needs."""
+
+    def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        said = tmp_path_factory.mktemp("said")
+        request = {
+            "arguments": arguments,
+            "cwd": str(cwd),
+            "environment": {**os.environ, "COLUMNS": "200", **environment},
+            "out": str(said / "out"),
+            "err": str(said / "err"),
+        }
+        assert server.stdin is not None and server.stdout is not None
+        print(json.dumps(request), file=server.stdin, flush=True)
+        code = int(server.stdout.readline())
+        return subprocess.CompletedProcess(
+            arguments, code, (said / "out").read_text("utf-8"), (said / "err").read_text("utf-8")
+        )
+
+    return run
+
+
 def test_help_answers_at_once_and_names_every_command(tmp_path: Path) -> None:
     started = time.monotonic()
     result = scalerlt("--help", cwd=tmp_path)
@@ -46,8 +85,8 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "status", "report", "doctor", "run", "sweep"])
-def test_every_command_has_its_own_help(command: str, tmp_path: Path) -> None:
-    result = scalerlt(command, "--help", cwd=tmp_path)
+def test_every_command_has_its_own_help(command: str, tmp_path: Path, warm: Warm) -> None:
+    result = warm(command, "--help", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "usage: scalerlt" in result.stdout
     if command == "sweep":
@@ -67,8 +106,8 @@ def test_every_command_has_its_own_help(command: str, tmp_path: Path) -> None:
         ["-m", "precision=fp23", "batch.grup_size=4", "sede=1"],
     ],
 )
-def test_a_wrong_request_names_everything_and_writes_nothing(arguments: list[str], tmp_path: Path) -> None:
-    result = scalerlt(*arguments, cwd=tmp_path)
+def test_a_wrong_request_names_everything_and_writes_nothing(arguments: list[str], tmp_path: Path, warm: Warm) -> None:
+    result = warm(*arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert "did you mean fp32?" in result.stderr
     assert "did you mean batch.group_size?" in result.stderr
@@ -101,26 +140,26 @@ def test_a_wrong_request_names_everything_and_writes_nothing(arguments: list[str
         (["sweep", "quickstart", "--cfg", "job"], "--cfg, --info and -sc tell of one cell and not of a sweep"),
     ],
 )
-def test_mistakes_get_one_clear_line(arguments: list[str], said: str, tmp_path: Path) -> None:
-    result = scalerlt(*arguments, cwd=tmp_path)
+def test_mistakes_get_one_clear_line(arguments: list[str], said: str, tmp_path: Path, warm: Warm) -> None:
+    result = warm(*arguments, cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert said in result.stderr
     assert "Traceback" not in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_plan_shows_every_cell_and_writes_nothing(tmp_path: Path) -> None:
-    result = scalerlt("plan", "precision=fp32,mxfp8", "seed=range(2)", cwd=tmp_path)
+def test_plan_shows_every_cell_and_writes_nothing(tmp_path: Path, warm: Warm) -> None:
+    result = warm("plan", "precision=fp32,mxfp8", "seed=range(2)", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "4 cells: 2 to run, 2 unsupported" in result.stdout
     assert "mxfp8 has no implementation" in result.stdout
-    plan = json.loads(scalerlt("plan", "--json", "precision=fp32,mxfp8", cwd=tmp_path).stdout)
+    plan = json.loads(warm("plan", "--json", "precision=fp32,mxfp8", cwd=tmp_path).stdout)
     assert [cell["state"] for cell in plan["cells"]] == ["planned", "unsupported"]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_hydra_shows_a_composed_configuration(tmp_path: Path) -> None:
-    result = scalerlt("run", "--cfg", "job", "precision=bf16", cwd=tmp_path)
+def test_hydra_shows_a_composed_configuration(tmp_path: Path, warm: Warm) -> None:
+    result = warm("run", "--cfg", "job", "precision=bf16", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "name: bf16" in result.stdout
     assert list(tmp_path.iterdir()) == []
@@ -135,14 +174,16 @@ def test_hydra_shows_a_composed_configuration(tmp_path: Path) -> None:
         ("scalerlt precision=fp3", {"precision=fp32"}),
     ],
 )
-def test_the_shell_completes_overrides_behind_our_commands(line: str, offered: set[str], tmp_path: Path) -> None:
-    result = scalerlt("-sc", "query=bash", cwd=tmp_path, COMP_LINE=line)
+def test_the_shell_completes_overrides_behind_our_commands(
+    line: str, offered: set[str], tmp_path: Path, warm: Warm
+) -> None:
+    result = warm("-sc", "query=bash", cwd=tmp_path, COMP_LINE=line)
     assert result.returncode == 0, result.stderr
     assert set(result.stdout.split()) == offered
 
 
 @needs_torch
-def test_a_sweep_is_measured_once_and_reported(tmp_path: Path) -> None:
+def test_a_sweep_is_measured_once_and_reported(tmp_path: Path, warm: Warm) -> None:
     """sweep, again, status, plan, report; and python -m scalerlt -m is the same door."""
     sweep = ["experiment=rollout_throughput", "precision=fp32,mxfp8", "seed=0,1", *QUICK]
     first = scalerlt("sweep", *sweep, cwd=tmp_path)
@@ -158,12 +199,12 @@ def test_a_sweep_is_measured_once_and_reported(tmp_path: Path) -> None:
     assert sorted(directory.glob("*/attempt-*/record.json")) == records, "measured cells are not run again"
     assert sorted(path.name for path in (directory / "plans").iterdir()) == ["001.json", "002.json"]
 
-    status = scalerlt("status", "runs", cwd=tmp_path)
+    status = warm("status", "runs", cwd=tmp_path)
     assert status.returncode == 0
     assert status.stdout.count("measured") >= 2 and status.stdout.count("unsupported") >= 2
-    assert "2 measured" in scalerlt("plan", *sweep, cwd=tmp_path).stdout
+    assert "2 measured" in warm("plan", *sweep, cwd=tmp_path).stdout
 
-    report = scalerlt("report", "runs/adhoc-rollout_throughput", "--out", "out", cwd=tmp_path)
+    report = warm("report", "runs/adhoc-rollout_throughput", "--out", "out", cwd=tmp_path)
     assert report.returncode == 0, report.stderr
     table = (tmp_path / "out" / "tables" / "rollout_throughput.md").read_text()
     assert "mxfp8" in table and "unsupported" in table
@@ -177,16 +218,16 @@ def test_run_prints_its_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("override", ["device=cuda", "precision=mxfp8"])
-def test_a_cell_that_cannot_run_is_said_before_work_starts(override: str, tmp_path: Path) -> None:
-    result = scalerlt("run", override, cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
+def test_a_cell_that_cannot_run_is_said_before_work_starts(override: str, tmp_path: Path, warm: Warm) -> None:
+    result = warm("run", override, cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
     assert result.returncode == 0
     assert "unsupported" in result.stdout
     assert override in result.stdout
     assert not list(tmp_path.glob("runs/*/*/attempt-*"))
 
 
-def test_doctor_tells_devices_memory_and_packages(tmp_path: Path) -> None:
-    result = scalerlt("doctor", cwd=tmp_path)
+def test_doctor_tells_devices_memory_and_packages(tmp_path: Path, warm: Warm) -> None:
+    result = warm("doctor", cwd=tmp_path)
     assert result.returncode == 0
     for said in ("CPUs", "memory", "GPUs", "torch", "wandb", "Slurm"):
         assert said in result.stdout
