@@ -5,9 +5,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from schema.plain_config import plain_config
 
+from scalerlt.experiments import actor_update
 from scalerlt.learner.checkpoint import NoCheckpoint
 from scalerlt.records.samples import Sample, SamplesHeader, write_samples
 from scalerlt.schema import Cell, load_cell
@@ -46,6 +48,14 @@ def make_cell(rollouts: Path, *, values: dict[str, Any] | None = None, **options
         "experiment.repeats": 2,
     }
     return load_cell(plain_config(small | (values or {}), **options))
+
+
+def leave_out_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells of `actor_update` measure time and memory alone, without the runs that gradients are compared with."""
+    monkeypatch.setattr(actor_update, "_compare_schedule", lambda *arguments: (None, None, None))
+    monkeypatch.setattr(actor_update, "compare_policy", lambda *arguments: (None, None))
+    for name in ("errors", "bias", "spread"):
+        monkeypatch.setattr(actor_update, f"_record_{name}", lambda *arguments: None)
 
 
 def write_rollouts(path: Path, *, groups: int = 3, group_size: int = 4, vocab_size: int = 64, **fields: Any) -> Path:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from experiments.actor_cells import make_cell, write_rollouts
+from experiments.actor_cells import leave_out_comparisons, make_cell, write_rollouts
 from schema.plain_config import plain_config
 
 from scalerlt.experiments import actor_update, rollout_throughput
@@ -18,13 +18,8 @@ TILED = {"checkpoint.readout": "tiled", "checkpoint.readout_tile": 48}
 
 
 def memory_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options) -> dict[str, float]:
-    """What a cell records, whose comparison runs are left out."""
-    monkeypatch.setattr(actor_update, "_compare_schedule", lambda *arguments: (None, None, None))
-    monkeypatch.setattr(actor_update, "compare_policy", lambda *arguments: (None, None))
-    monkeypatch.setattr(actor_update, "_record_errors", lambda *arguments: None)
-    monkeypatch.setattr(actor_update, "_record_bias", lambda *arguments: None)
-    monkeypatch.setattr(actor_update, "_record_spread", lambda *arguments: None)
-    values = {"experiment.warmup": 0, "experiment.repeats": 1} | options.pop("values", {})
+    leave_out_comparisons(monkeypatch)
+    values = {"model.total_ut_steps": 2, "experiment.warmup": 0, "experiment.repeats": 1} | options.pop("values", {})
     recorder = Recorder(tmp_path)
     actor_update.run(make_cell(write_rollouts(tmp_path / "rollouts.jsonl"), values=values, **options), recorder)
     recorder.close()
