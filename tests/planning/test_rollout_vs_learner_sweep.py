@@ -39,3 +39,5 @@ def test_rollout_vs_learner() -> None:
     assert {row[0] for row in rows} == schedules
     baselines = {(row[0], *row[5:]) for row in rows if row[1:5] == ("dense", None, None, None)}
     assert {(row[0], *row[5:]) for row in rows} == baselines, "each row has a dense learner under its rollout"
+    whole = {row[5:8] for row in rows if row[:5] == ("dense", "dense", None, None, None)}
+    assert {row[5:8] for row in rows} == whole, "and a rollout at full depth, in its precisions and at its lag"
