@@ -19,3 +19,7 @@ class RequestErrors(UserError):
 
 class Unsupported(Exception):
     """Raised by an experiment whose cell cannot be run as configured. The message is the reason in its record."""
+
+
+class Preempted(Exception):
+    """Raised by an experiment that was asked to end early and has saved its state. The message says what it saved."""

@@ -141,6 +141,22 @@ def write_atomically(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+def write_once(path: Path, text: str) -> bool:
+    """Write text as `write_atomically` does, but never over a file that stands there; returns whether it did."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    return True
+
+
 def write_exclusively(directory: Path, suffix: str, text: str) -> Path:
     """Write text to the next free `NNN<suffix>` of a directory; two writers never get the same number."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ class Lease(Document):
 
     def is_alive(self, moment: str | None = None) -> bool:
         """Whether the holder still runs: by its process on this host, by its heartbeat on another."""
-        if self.host == socket.gethostname():
+        if self.is_of_this_host:
             if self.boot_id != boot_id():
                 return False
             try:
@@ -51,7 +51,16 @@ class Lease(Document):
                 return abs(process.create_time() - self.start_ticks) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
             except psutil.NoSuchProcess:
                 return False
-        return _seconds_between(self.heartbeat, moment or now()) < STALE_AFTER_SECONDS
+        return self.age_seconds(moment) < STALE_AFTER_SECONDS
+
+    @property
+    def is_of_this_host(self) -> bool:
+        """Whether its process can be looked for here."""
+        return self.host == socket.gethostname()
+
+    def age_seconds(self, moment: str | None = None) -> float:
+        """How old its heartbeat is."""
+        return _seconds_between(self.heartbeat, moment or now())
 
 
 def boot_id() -> str:

@@ -2,7 +2,9 @@
 
 import hashlib
 import importlib.metadata
+import json
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,10 @@ SOURCES = ("scalerlt", "conf", "analysis", "pyproject.toml")
 """Sweep files are not among them: a plan holds its own whole."""
 
 
+SNAPSHOT_FILE = "provenance.json"
+"""Beside the package where it is a copy without a repository: the provenance of what was copied."""
+
+
 def provenance(checkout: Path | None = None) -> dict[str, Any]:
     """What code runs, as it stands on the disk at this moment.
 
@@ -45,6 +51,24 @@ def provenance(checkout: Path | None = None) -> dict[str, Any]:
     return {"version": scalerlt.__version__, "packages": package_versions(), **_git(root)}
 
 
+def another_code(runs: Mapping[str, Any], submitted: Mapping[str, Any]) -> str | None:
+    """A note for the record when what runs is not the code that was submitted, else None.
+
+    Args:
+        runs, submitted: as `provenance` tells them; where one of them knows no revision there is nothing to compare.
+    """
+    if not runs.get("git_revision") or not submitted.get("git_revision"):
+        return None
+    if _code(runs) == _code(submitted):
+        return None
+    return f"the code was changed after it was submitted: {_code(runs)} runs, {_code(submitted)} was submitted"
+
+
+def _code(told: Mapping[str, Any]) -> str:
+    changes = told.get("git_diff_sha256")
+    return f"{told['git_revision'][:10]}" + (f" with changes {changes[:10]}" if changes else "")
+
+
 @cache
 def package_versions() -> dict[str, str]:
     """Installed versions of the packages that matter; those that are not installed are left out."""
@@ -57,9 +81,18 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
+def _of_snapshot(told: Path) -> dict[str, Any]:
+    """Of a copy of the package without its repository: what was known of it when it was made."""
+    try:
+        known = json.loads(told.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in known.items() if key.startswith("git_")} if isinstance(known, dict) else {}
+
+
 def _git(root: Path) -> dict[str, Any]:
     if not (root / ".git").exists():
-        return {}
+        return _of_snapshot(root / SNAPSHOT_FILE)
     sources = [name for name in SOURCES if (root / name).exists()]
     try:
         unknown = _output(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *sources)

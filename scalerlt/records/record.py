@@ -82,6 +82,8 @@ class RankReport(Part):
     """What one process of a cell reports: one per rank."""
 
     rank: int
+    host: str | None = None
+    """Where it ran; of a cell of several nodes the name that Slurm gives the node."""
     pid: int | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -119,6 +121,8 @@ class Record(Document):
     """File name of the plan under which the attempt ran."""
     order: int | None = None
     bundle: str | None = None
+    beside: list[str] = Field(default_factory=list)
+    """The cells that the same Slurm job ran at some moment of this attempt."""
     start: Literal["fork", "spawn"] | None = None
     started: Moment
     ended: Moment
@@ -128,4 +132,6 @@ class Record(Document):
     """SHA-256 of each file input, by its configuration key."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     environment: dict[str, Any] = Field(default_factory=dict)
+    slurm: dict[str, Any] = Field(default_factory=dict)
+    """Of an attempt in a Slurm job: the job's id, its array, nodes and restarts, and what it was asked for."""
     ranks: list[RankReport] = Field(default_factory=list)

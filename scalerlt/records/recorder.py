@@ -23,6 +23,10 @@ class Recorder:
     Args:
         attempt: the attempt's directory.
         rank: rank of this process; only rank 0 writes series.
+
+    Attributes:
+        preempted: whether the cell has been asked to end early. An experiment that can save its state looks at this
+            where it could go on from, saves, and raises `Preempted`; others are ended.
     """
 
     def __init__(self, attempt: Path, rank: int = 0) -> None:
@@ -32,6 +36,7 @@ class Recorder:
         self.passes: list[str] = []
         self.notes: list[str] = []
         self.phase_name = "start"
+        self.preempted = False
         self._journal = (attempt / PROGRESS_FILE.format(rank=rank)).open("a", encoding="utf-8")
 
     def close(self) -> None:

@@ -55,6 +55,11 @@ class Attempt:
             return None
 
     @property
+    def answers(self) -> bool:
+        """Whether it has a record that answers the cell."""
+        return self.record is not None and self.record.verdict.answers
+
+    @property
     def is_running(self) -> bool:
         """Whether a living process holds the attempt and has not recorded it yet."""
         if self.record is not None or self.fault is not None:
@@ -90,17 +95,24 @@ class CellDirectory:
         paths = [(number, self.path / name) for number, name in numbered]
         return [_attempt(path, number) for number, path in paths if os.path.isdir(path)]
 
-    def claim(self) -> tuple[int, Path]:
+    def claim(self, seen: int | None = None) -> tuple[int, Path]:
         """Make the next attempt's directory; exclusive, so of two processes that want the cell one gets it.
 
+        Args:
+            seen: number of the newest attempt when it was decided that the cell is to run, 0 of none: what another
+                process has tried since was not considered, and may answer it. None: it is to run in any case.
+
         Raises:
-            CellClaimed: a living process holds an attempt, or made the next one in this very moment.
+            CellClaimed: a living process holds an attempt, or one was made since it was decided.
         """
         attempts = self.attempts()
         running = next((attempt for attempt in attempts if attempt.is_running), None)
         if running is not None:
             raise CellClaimed(f"{running.path} is running{_holder(running.lease)}")
-        number = max((attempt.number for attempt in attempts), default=0) + 1
+        newest = max((attempt.number for attempt in attempts), default=0)
+        if seen is not None and newest > seen:
+            raise CellClaimed(f"{attempts[-1].path} was made by another process in the meantime")
+        number = newest + 1
         path = self.path / f"attempt-{number:03d}"
         try:
             path.mkdir()

@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from scalerlt.errors import Unsupported
+from scalerlt.errors import Preempted, Unsupported
 from scalerlt.records.recorder import Recorder
 from scalerlt.schema import Cell
 
@@ -130,6 +130,33 @@ def is_slow(cell: Cell, recorder: Recorder) -> None:
     recorder.metric("ended", time.monotonic(), "s")
 
 
+def is_slower(cell: Cell, recorder: Recorder) -> None:
+    time.sleep(3)
+
+
+def saves_when_asked(cell: Cell, recorder: Recorder) -> None:
+    """Counts steps; of an attempt after the first it needs but one more."""
+    recorder.progress(1, 100, "steps")
+    if recorder.attempt.name != "attempt-001":
+        recorder.continues(int(recorder.attempt.name[-3:]) - 1)
+        return
+    while not recorder.preempted:
+        time.sleep(0.02)
+    raise Preempted("saved after step 1")
+
+
+def saves_slowly(cell: Cell, recorder: Recorder) -> None:
+    recorder.progress(1, 100, "steps")
+    while not recorder.preempted:
+        time.sleep(0.02)
+    time.sleep(3)
+    raise Preempted("saved after step 1")
+
+
+def shows_its_gpu(cell: Cell, recorder: Recorder) -> None:
+    recorder.metric("gpu", os.environ["CUDA_VISIBLE_DEVICES"])
+
+
 def waits_for_a_file(cell: Cell, recorder: Recorder) -> None:
     """Ends once `go` lies beside the cell: tests decide when."""
     recorder.metric("began", time.monotonic(), "s")
@@ -176,6 +203,18 @@ def second_rank_raises(cell: Cell, recorder: Recorder) -> None:
         if dist.get_rank() == 1:
             raise ValueError("only here")
         dist.all_reduce(torch.ones(1))
+
+
+def reduces_on_and_on(cell: Cell, recorder: Recorder) -> None:
+    """Until a rank is gone: then the others fail, and the record is to say why."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    recorder.metric("pid", os.getpid())
+    with recorder.phase("all_reduce"):
+        while True:
+            dist.all_reduce(torch.ones(1))
+            time.sleep(0.05)
 
 
 def _resident() -> int:
