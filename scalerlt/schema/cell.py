@@ -19,11 +19,13 @@ from scalerlt.schema.logprob import Logprob
 from scalerlt.schema.machine import Machine
 from scalerlt.schema.model import Model
 from scalerlt.schema.optimizer import Optimizer
+from scalerlt.schema.parallel import Parallel
 from scalerlt.schema.precision import Precision
 from scalerlt.schema.prompt import Prompt
 from scalerlt.schema.registry import ADDED_GROUPS, GROUPS, config, schema_of
 from scalerlt.schema.rollout import Rollout
 from scalerlt.schema.task import Task
+from scalerlt.schema.tracker import NoTracker, Tracker
 
 
 @config
@@ -60,8 +62,10 @@ class Cell:
     algorithm: Algorithm
     correction: Correction | NoCorrection
     optimizer: Optimizer
+    parallel: Parallel
     device: Device
     gates: Gates
+    tracker: Tracker | NoTracker
     resources: Resources
     seed: int
     cohort: int

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, Strict
+from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
 # Strict: no text is taken for a number, no truth value for an integer.
 # The bounds are above what any machine does, and keep what a plan computes from sizes in the range of floats.
@@ -98,4 +98,12 @@ def _check_bytes(value: int | str) -> int | str:
     return value
 
 
+def _size(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{value!r} is not a size; write bytes or a text such as 512MiB or 2GiB")
+    return parse_bytes(value)
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+"""Bytes, however they are written: 1MiB and 1048576 are the same."""
 Bytes = Annotated[Annotated[int, Strict()] | str, AfterValidator(_check_bytes)]

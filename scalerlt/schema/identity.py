@@ -18,8 +18,8 @@ from scalerlt.schema.fields import FileInput, IdentityDefault, NotIdentity
 from scalerlt.schema.registry import ADDED_GROUPS, GROUPS, key_of
 
 IDENTITY_VERSION = 1
-OUTSIDE = ("gates",)
-"""Groups that judge results and do not change them."""
+OUTSIDE = ("gates", "tracker")
+"""Groups that judge results or show them, and do not change them."""
 
 Mark = TypeVar("Mark")
 
@@ -48,7 +48,7 @@ def identity(content: dict[str, Any]) -> str:
 def cell_id(cell: Cell, digest: str) -> str:
     """A short readable slug and the first ten hexadecimal digits of the identity; a safe file name."""
     words = [cell.experiment.name, cell.model.name, cell.precision.name, cell.batch.name]
-    usual = {"checkpoint": "none", "rollout": "dense", "logprob": "dense", "correction": "none"}
+    usual = {"checkpoint": "none", "rollout": "dense", "logprob": "dense", "correction": "none", "parallel": "single"}
     words += [option for group, name in usual.items() if (option := getattr(cell, group).name) != name]
     words += [f"{key[0]}{getattr(cell, key)}" for key in SCALAR_KEYS if getattr(cell, key) or key == "seed"]
     slug = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", word) for word in words)

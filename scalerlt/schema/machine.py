@@ -15,11 +15,13 @@ class Machine:
         gpus: number of visible NVIDIA GPUs.
         gpu_reason: why there are none.
         cpus: CPUs that this process may use.
+        nodes: over how many hosts like it a cell may spread.
     """
 
     gpus: int
     gpu_reason: str
     cpus: int
+    nodes: int = 1
 
 
 @cache

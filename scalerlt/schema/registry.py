@@ -31,12 +31,14 @@ GROUPS = (
     "algorithm",
     "correction",
     "optimizer",
+    "parallel",
     "device",
     "gates",
+    "tracker",
 )
 """The config groups, in the order in which a reader wants them."""
 
-ADDED_GROUPS = {"correction": "none"}
+ADDED_GROUPS = {"correction": "none", "parallel": "single", "tracker": "none"}
 """Groups that came after the first records, with the option that older cells have; it is no part of an identity."""
 
 _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=True)

@@ -20,8 +20,10 @@ OPTIONS = {
     "algorithm": "policy_gradient",
     "correction": "none",
     "optimizer": "adamw",
+    "parallel": "single",
     "device": "cpu",
     "gates": "default",
+    "tracker": "none",
 }
 
 

@@ -1,6 +1,6 @@
 """Config group `experiment`: what is measured."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -15,8 +15,12 @@ class Experiment:
     Attributes:
         target: the function `run(cell, recorder)`.
         check: a torch-free function that looks at what the cell needs before work starts and says what is wrong.
+        timed: whether its figures are times, which what runs beside it would change.
+        distributed: whether it can run as several ranks.
     """
 
+    timed: ClassVar[bool] = False
+    distributed: ClassVar[bool] = False
     name: str
     target: Target = Field(alias="_target_")
     check: Annotated[Target | None, Field(alias="_check_"), NotIdentity()] = None
@@ -31,5 +35,6 @@ class RepeatedExperiment(Experiment):
         repeats: repeats that are measured (not a sample: cohorts are).
     """
 
+    timed: ClassVar[bool] = True
     warmup: NonNegativeInt
     repeats: PositiveInt

@@ -1,5 +1,7 @@
 """`experiment=planning_speed`: how long a user waits for a plan."""
 
+from typing import ClassVar
+
 from scalerlt.schema.experiment import Experiment
 from scalerlt.schema.fields import PositiveInt
 from scalerlt.schema.registry import config_group
@@ -16,6 +18,7 @@ class PlanningSpeed(Experiment):
         hydra_cells: how many of the cells plain Hydra composes, spread evenly over the request.
     """
 
+    timed: ClassVar[bool] = True
     kind: str
     request: str
     repeats: PositiveInt

@@ -1,5 +1,7 @@
 """`experiment=report_speed`: how long a user waits for a report."""
 
+from typing import ClassVar
+
 from scalerlt.schema.experiment import Experiment
 from scalerlt.schema.fields import PositiveInt
 from scalerlt.schema.registry import config_group
@@ -15,6 +17,7 @@ class ReportSpeed(Experiment):
         repeats: how often each is done, each time by a fresh interpreter.
     """
 
+    timed: ClassVar[bool] = True
     records: PositiveInt
     figures: PositiveInt
     repeats: PositiveInt
