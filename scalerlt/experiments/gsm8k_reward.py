@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from scalerlt.errors import Preempted
 from scalerlt.experiments.answers import Answer, answer
 from scalerlt.experiments.building import device_of
 from scalerlt.experiments.calibrating import calibrate_auto, chosen_steps, expected_responses, record_chosen
@@ -98,14 +99,15 @@ class Training:
 
     def run(self) -> None:
         """All steps that are left."""
-        if self.step == 0:
-            self.evaluate()
+        self.evaluate_if_due()
         while self.step < self.experiment.steps:
             self.train_step()
             self.recorder.progress(self.step, self.experiment.steps, "steps")
             last = self.step == self.experiment.steps
-            if last or self.step % self.experiment.evaluate_every == 0:
-                self.evaluate()
+            if self.recorder.preempted and not last:  # before an evaluation, which may take longer than there is left
+                save_policy(self, keep_last=max(1, self.experiment.keep_last))
+                raise Preempted(f"saved after step {self.step} of {self.experiment.steps}")
+            self.evaluate_if_due()
             if self.experiment.checkpoint_every and (last or self.step % self.experiment.checkpoint_every == 0):
                 save_policy(self)
         self.record_outcome()
@@ -214,6 +216,12 @@ class Training:
         bandwidth = record_bandwidth(self.recorder, device_of(self.cell))
         for phase, nbytes in self.moved.items():
             record_share(self.recorder, nbytes, [self.seconds[phase]], bandwidth, scope=phase, suffix=f"/{phase}")
+
+    def evaluate_if_due(self) -> None:
+        """Evaluate at the steps that have an evaluation, unless an earlier attempt has done it."""
+        due = self.step % self.experiment.evaluate_every == 0 or self.step == self.experiment.steps
+        if due and self.step not in self.accuracies:
+            self.evaluate()
 
     def evaluate(self) -> None:
         """Held-out accuracy of the newest published policy: greedy, at the rollout's schedule and at full depth."""

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 SCORE = "accuracy"
 
 
-def save_policy(training: "Training") -> SavedPolicy:
-    """Write a checkpoint of the run as it stands, and delete those that need not be kept."""
+def save_policy(training: "Training", keep_last: int | None = None) -> SavedPolicy:
+    """Write a checkpoint of the run as it stands, and delete those that need not be kept.
+
+    Args:
+        keep_last: how many of the newest are kept; None: as many as the experiment says.
+    """
     policy, step = training.policy, training.step
 
     def write(path: Path) -> None:
@@ -42,7 +46,9 @@ def save_policy(training: "Training") -> SavedPolicy:
     directory = training.recorder.attempt / "checkpoints"
     directory.mkdir(exist_ok=True)
     saved = save(directory, step, policy=write, state=state, facts=facts)
-    prune(directory, keep_last=training.experiment.keep_last, keep_best=training.experiment.keep_best, score=SCORE)
+    if keep_last is None:
+        keep_last = training.experiment.keep_last
+    prune(directory, keep_last=keep_last, keep_best=training.experiment.keep_best, score=SCORE)
     return saved
 
 

@@ -6,8 +6,10 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -35,24 +37,30 @@ VARIABLES = (
 """Variables that can change a figure without standing in the configuration."""
 
 
-def environment() -> dict[str, Any]:
-    """Host, system, CPU, affinity, memory and its limits, GPUs and their driver, Slurm's ids, variables that matter."""
+def environment(placed: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Host, system, CPU, affinity, memory and its limits, GPUs and their driver, Slurm's ids, variables that matter.
+
+    Args:
+        placed: variables that the attempt's processes have beside this one's.
+    """
+    variables = {**os.environ, **placed}
     return {
         **_lasting(),
         "affinity": sorted(os.sched_getaffinity(0)),
         "memory_available_bytes": psutil.virtual_memory().available,
         "load_average_1min": os.getloadavg()[0],
         "slurm": {name: value for name, value in sorted(os.environ.items()) if _is_slurm_id(name)},
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "variables": {name: variables[name] for name in VARIABLES if name in variables},
     }
 
 
-def too_few_cpus(threads: int) -> str | None:
-    """A note for the record when this process may use fewer CPUs than the cell has threads, else None."""
+def too_few_cpus(threads: int, ranks: int = 1) -> str | None:
+    """A note for the record when this process may use fewer CPUs than the cell's ranks here have threads, else None."""
     cpus = len(os.sched_getaffinity(0))
-    if cpus >= threads:
+    if cpus >= threads * ranks:
         return None
-    return f"only {cpus} CPU{'s' if cpus > 1 else ''} may be used (affinity), fewer than device.threads={threads}"
+    only = f"only {cpus} CPU{'s' if cpus > 1 else ''} may be used (affinity)"
+    return f"{only}, fewer than device.threads={threads}" + (f" of {ranks} ranks" if ranks > 1 else "")
 
 
 @cache
@@ -100,5 +108,5 @@ def gpus() -> list[dict[str, str]]:
 
 def _is_slurm_id(name: str) -> bool:
     return name.startswith("SLURM_") and name.endswith(
-        ("_ID", "_NODELIST", "_NAME", "_NTASKS", "_CPUS_ON_NODE", "_COUNT")
+        ("_ID", "_NODELIST", "_NAME", "_NTASKS", "_CPUS_ON_NODE", "_COUNT", "_CPUS_PER_TASK", "_GPUS_ON_NODE", "_GPUS")
     )

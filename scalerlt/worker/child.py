@@ -15,13 +15,20 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from scalerlt.errors import Unsupported
+from scalerlt.errors import Preempted, Unsupported
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.journal import Ending
 from scalerlt.records.record import Failure, Verdict
 from scalerlt.records.recorder import Recorder
 from scalerlt.schema import Cell, load_cell
-from scalerlt.worker.processes import lift_data_limit, limit_data, resident_bytes, start_own_session
+from scalerlt.worker.processes import (
+    HELD_BACK,
+    PREEMPT,
+    lift_data_limit,
+    limit_data,
+    resident_bytes,
+    start_own_session,
+)
 
 Experiment = Callable[[Cell, Recorder], None]
 
@@ -48,6 +55,7 @@ def run(cell_file: Path, attempt: Path, rank: int) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a killed cell's log holds what it printed
     recorder = Recorder(attempt, rank)
+    _take_signals(recorder)
     began: float | None = None
     try:
         with recorder.phase("import"):
@@ -70,6 +78,19 @@ def run(cell_file: Path, attempt: Path, rank: int) -> int:
     return 0 if ending.verdict is Verdict.MEASURED else 1
 
 
+def _take_signals(recorder: Recorder) -> None:
+    """Say what the signals mean that were held back while this process started."""
+
+    def ask(*_: object) -> None:
+        recorder.preempted = True
+
+    signal.signal(PREEMPT, ask)
+    if "SLURM_JOB_ID" in os.environ:
+        # Slurm signals every process of a job; whether it means the end is for the supervisor to find out
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
+
+
 def _prepare(cell: Cell) -> Experiment:
     import torch
 
@@ -84,6 +105,8 @@ def _prepare(cell: Cell) -> Experiment:
 def _ending(error: BaseException, phase: str) -> Ending:
     if isinstance(error, Unsupported):
         return Ending(verdict=Verdict.UNSUPPORTED, reason=str(error))
+    if isinstance(error, Preempted):
+        return Ending(verdict=Verdict.PREEMPTED, reason=str(error))
     return Ending(
         verdict=Verdict.OOM if _is_out_of_memory(error) else Verdict.FAILED,
         failure=Failure(

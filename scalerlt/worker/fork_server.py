@@ -23,13 +23,19 @@ from typing import Any, Literal
 
 from scalerlt.errors import UserError
 from scalerlt.records.provenance import provenance
-from scalerlt.worker.processes import search_path, signal_session, start_own_session, threads_of_this_process
-from scalerlt.worker.starting import ONE_BLAS_THREAD, Exit, Job, wait_readable
+from scalerlt.worker.processes import (
+    search_path,
+    signal_session,
+    signals_held_back,
+    start_own_session,
+    threads_of_this_process,
+)
+from scalerlt.worker.starting import ONE_BLAS_THREAD, Exit, Job, OnThisHost, wait_readable
 
 _MESSAGE_BYTES = 1 << 16
 
 
-class ForkServer:
+class ForkServer(OnThisHost):
     """The supervisor's end: starts the server when it is first needed, and again should it have died.
 
     Args:
@@ -42,6 +48,7 @@ class ForkServer:
     kind: Literal["fork", "spawn"] = "fork"
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
+        super().__init__()
         self.provenance: dict[str, Any] = {}
         self._preload = tuple(preload)
         self._process: subprocess.Popen[bytes] | None = None
@@ -76,7 +83,7 @@ class ForkServer:
         self.close()
         self.provenance = provenance()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, signals_held_back():
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "scalerlt.worker.fork_server", str(theirs.fileno()), *self._preload],
                 stdin=subprocess.DEVNULL,
@@ -115,8 +122,8 @@ class ForkServer:
                 self._process.wait()
                 self._exits += [Exit(pid, None, signal.SIGKILL) for pid in sorted(self._running)]
         exits, self._exits = self._exits, []
-        self._running -= {ended.pid for ended in exits}
-        return exits
+        self._running -= {ended.handle for ended in exits}
+        return self.forget(exits)
 
     def close(self) -> None:
         """End the server and whatever runs in it."""
@@ -129,6 +136,16 @@ class ForkServer:
 
     def _take(self, message: dict[str, Any]) -> None:
         self._exits.append(Exit.of(message["ended"], message["status"]))
+
+
+def preloaded(configs: list[dict[str, Any]]) -> list[str]:
+    """What the fork server imports once for all cells, which starts no thread: torch's compiler and our experiments.
+
+    The first optimizer of a process would import the compiler, which takes seconds, in every cell.
+    """
+    experiments = {config["experiment"]["_target_"].rpartition(".")[0] for config in configs}
+    ours = sorted(module for module in experiments if module.startswith("scalerlt."))
+    return ["torch._dynamo", *ours]
 
 
 def serve(connection: socket.socket) -> None:

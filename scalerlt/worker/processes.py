@@ -6,9 +6,15 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PAGE_BYTES = resource.getpagesize()
+PREEMPT = signal.SIGUSR2
+"""Asks a rank to save its state and end; what submitit has Slurm send."""
+HELD_BACK = frozenset({PREEMPT, signal.SIGTERM})
+"""Signals that wait until a child can tell what they mean: unasked for, either would end it."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -23,6 +29,16 @@ def start_own_session(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the kernel was told
         os._exit(1)
+
+
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """What this thread starts meanwhile has HELD_BACK blocked, and they wait for it to be ready."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def session_members(session: int) -> list[int]:

@@ -5,27 +5,54 @@ It never imports torch.
 
 import json
 import os
-import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from scalerlt.errors import UserError
 from scalerlt.measure.environment import environment, too_few_cpus
+from scalerlt.measure.load import crowded
 from scalerlt.records.base import finite, now, write_atomically
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.lease import Lease
-from scalerlt.records.provenance import provenance
+from scalerlt.records.provenance import another_code, provenance
 from scalerlt.records.record import Record
 from scalerlt.records.store import ENVIRONMENT_FILE, LEASE_FILE, RECORD_FILE, CellDirectory
 from scalerlt.schema import Cell, load_cell
-from scalerlt.worker.fork_server import ForkServer
-from scalerlt.worker.starting import Job, Spawner, Starter
+from scalerlt.schema.parallel import SEVERAL_NODES
+from scalerlt.worker.fork_server import ForkServer, preloaded
+from scalerlt.worker.mirror import Mirror, mirror_of
+from scalerlt.worker.nodes import Leader
+from scalerlt.worker.ranks import jobs_of
+from scalerlt.worker.starting import Spawner, Starter
 from scalerlt.worker.verdict import INTERRUPTED, Outcome, Rank, of_error
-from scalerlt.worker.watch import Flag, Glimpse, Watch
+from scalerlt.worker.watch import Flag, Glimpse, Preemption, Watch
 
-__all__ = ["ForkServer", "Glimpse", "Supervisor"]
+__all__ = ["ForkServer", "Glimpse", "Placement", "Supervisor", "crowded", "preloaded"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where in a Slurm job an attempt runs.
+
+    Attributes:
+        environment: variables that its processes have beside the job's own.
+        slurm: what the record says of the job.
+        notes: what a reader of the numbers should know of it.
+        submitted: the code that was submitted, as records.provenance tells it.
+        beside: the cells that the job has run meanwhile; asked when the attempt has ended.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    submitted: Mapping[str, Any] = field(default_factory=dict)
+    beside: Callable[[], list[str]] = list
+
+
+NOWHERE = Placement()
 
 
 class Supervisor:
@@ -33,50 +60,60 @@ class Supervisor:
 
     Args:
         server: forks the children of CPU cells; without one every cell gets a fresh interpreter.
+        nodes: has the ranks of cells of several nodes started on the others.
     """
 
-    def __init__(self, server: ForkServer | None = None) -> None:
+    def __init__(self, server: ForkServer | None = None, nodes: Leader | None = None) -> None:
         self._server = server
+        self._nodes = nodes
         self._spawner = Spawner()
 
     def run(
         self,
         cell_file: Path,
         *,
-        ranks: int = 1,
         plan: str | None = None,
         order: int | None = None,
         bundle: str | None = None,
+        seen: int | None = None,
         stop: Flag | None = None,
+        preempt: Preemption | None = None,
+        placement: Placement = NOWHERE,
         on_event: Callable[[Glimpse], None] | None = None,
     ) -> Record:
         """Run one attempt at a cell and write its record.
 
         Args:
             cell_file: a frozen `cell.yaml`; attempts are made beside it.
-            ranks: number of processes, all on this host.
             plan, order, bundle: noted in the record.
+            seen: number of the newest attempt when it was decided to run the cell (see CellDirectory.claim).
             stop: when set, the running processes are killed and the record says `interrupted`.
+            preempt: when set, the running processes are asked to save their state, and it says what is recorded.
+            placement: where in a Slurm job the attempt runs.
             on_event: called with a Glimpse about five times a second; must return at once.
 
         Raises:
             UnreadableDocument: `cell_file` is no frozen cell. Nothing was started.
-            CellClaimed: another process runs the cell. Nothing was started.
+            CellClaimed: another process runs the cell, or has since it was decided to. Nothing was started.
             UserError: this machine can have no fork server (the message says why). Nothing was started.
         """
         cell_file = cell_file.absolute()
         frozen = FrozenCell.read(cell_file)
         if self._server is not None:
             self._server.ensure()
-        attempt = _Attempt.claim(cell_file, frozen, {"plan": plan, "order": order, "bundle": bundle})
+        under = {"plan": plan, "order": order, "bundle": bundle}
+        attempt = _Attempt.claim(cell_file, frozen, under, placement, seen)
         try:
             cell = load_cell(frozen.config)
             starter = self._starter(cell)
             attempt.start = starter.kind
             attempt.collect_facts(cell, provenance() if starter is not self._server else self._server.provenance)
-            watch = Watch(attempt.path, starter, attempt.lease, cell.resources.timeout_s, stop, on_event)
+            flags = [flag for flag in (stop, preempt) if flag is not None]
+            attempt.mirror = mirror_of(cell, attempt.path, lambda: any(flag.is_set() for flag in flags))
+            watch = Watch(attempt.path, starter, attempt.lease, cell.resources.timeout_s, stop, preempt, on_event)
             attempt.ranks = watch.ranks
-            outcome = watch.run(attempt.jobs(cell, ranks))
+            first = self._nodes.hosts[0] if self._nodes is not None and cell.parallel.nodes > 1 else None
+            outcome = watch.run(jobs_of(cell, cell_file, attempt.path, first, placement.environment))
             if starter is self._server and not self._server.is_alive:
                 attempt.notes.append("the fork server died, and the cell with it")
         except KeyboardInterrupt:
@@ -87,6 +124,10 @@ class Supervisor:
         return attempt.record(outcome)
 
     def _starter(self, cell: Cell) -> Starter:
+        if cell.parallel.nodes > 1:
+            if self._nodes is None:
+                raise UserError(f"parallel.nodes={cell.parallel.nodes} needs as many nodes; {SEVERAL_NODES}")
+            return self._nodes.starter(cell.parallel.nodes)
         # CUDA does not survive a fork, and import-time variables come too late in one
         if self._server is None or cell.device.type != "cpu" or cell.device.env:
             return self._spawner
@@ -105,37 +146,38 @@ class _Attempt:
     path: Path
     lease: Lease
     clock: float
+    placement: Placement
     start: Literal["fork", "spawn"] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     ranks: list[Rank] = field(default_factory=list)
+    mirror: Mirror | None = None
 
     @classmethod
-    def claim(cls, cell_file: Path, frozen: FrozenCell, under: dict[str, Any]) -> "_Attempt":
+    def claim(
+        cls, cell_file: Path, frozen: FrozenCell, under: dict[str, Any], placement: Placement, seen: int | None
+    ) -> "_Attempt":
         clock = time.monotonic()
-        number, path = CellDirectory(cell_file.parent).claim()
+        number, path = CellDirectory(cell_file.parent).claim(seen)
         lease = Lease.of_this_process(os.environ.get("SLURM_JOB_ID"))
         lease.write(path / LEASE_FILE)
-        return cls(cell_file, frozen, under, number, path, lease, clock)
+        return cls(cell_file, frozen, under, number, path, lease, clock, placement)
 
     def collect_facts(self, cell: Cell, code: dict[str, Any]) -> None:
         """Note on what machine the attempt runs, and what code, in environment.json too."""
-        self.facts = {"environment": environment(), "provenance": code}
-        self.notes = [note] if (note := too_few_cpus(cell.device.threads)) else []
+        self.facts = {"environment": environment(self.placement.environment), "provenance": code}
+        found = (
+            too_few_cpus(cell.device.threads, cell.parallel.ranks_per_node),
+            another_code(code, self.placement.submitted),
+        )
+        self.notes = [*self.placement.notes, *filter(None, found)]
         write_atomically(self.path / ENVIRONMENT_FILE, json.dumps(finite(self.facts), indent=1) + "\n")
 
-    def jobs(self, cell: Cell, ranks: int) -> list[Job]:
-        """One job per rank, with what torch.distributed needs where there are several."""
-        variables = [cell.device.env for _ in range(ranks)]
-        if ranks > 1:
-            common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-            variables = [
-                {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), **cell.device.env} for rank in range(ranks)
-            ]
-        return [Job(str(self.cell_file), str(self.path), rank, variables[rank]) for rank in range(ranks)]
-
     def record(self, outcome: Outcome) -> Record:
-        """Write record.json, and remove the journals that it was made from."""
+        """Write record.json, and remove the journals that it was made from; a mirror may delay both by seconds."""
+        ended, clock = now(), time.monotonic()
+        if self.mirror is not None:
+            self.notes += self.mirror.ready()
         seconds = [rank.journal.ending.experiment_seconds for rank in self.ranks if rank.journal.ending]
         measured = [value for value in seconds if value is not None]
         first = self.ranks[0].journal if self.ranks else None
@@ -152,22 +194,19 @@ class _Attempt:
             notes=list(dict.fromkeys(self.notes + [note for rank in self.ranks for note in rank.journal.notes])),
             failure=outcome.failure,
             **self.under,
+            beside=self.placement.beside(),
             start=self.start,
             started=self.lease.started,
-            ended=now(),
-            overhead_seconds=time.monotonic() - self.clock - max(measured) if measured else None,
+            ended=ended,
+            overhead_seconds=clock - self.clock - max(measured) if measured else None,
             inputs={key: file.sha256 for key, file in self.frozen.inputs.items()},
             **self.facts,
+            slurm=dict(self.placement.slurm),
             ranks=[rank.report() for rank in self.ranks],
         )
         record.write(self.path / RECORD_FILE)
         for rank in self.ranks:
             rank.journal.path.unlink(missing_ok=True)
+        if self.mirror is not None:
+            self.mirror.close()
         return record
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -22,7 +22,9 @@ def option(group: str, name: str) -> dict[str, Any]:
     return values
 
 
-def probe_config(probe: str, device: dict[str, Any] | None, timeout_s: float | None) -> dict[str, Any]:
+def probe_config(
+    probe: str, device: dict[str, Any] | None, timeout_s: float | None, ranks: tuple[int, int]
+) -> dict[str, Any]:
     main = yaml.safe_load((CONF / "config.yaml").read_text())
     config = {key: value for key, value in main.items() if key not in ("defaults", "hydra", "runs_dir")}
     for entry in main["defaults"]:
@@ -31,6 +33,8 @@ def probe_config(probe: str, device: dict[str, Any] | None, timeout_s: float | N
             config[group] = option(group, name)
     config["experiment"] = {"name": "probe", "_target_": f"worker.probes.{probe}", "warmup": 0, "repeats": 1}
     config["device"] = {**option("device", "cpu"), **(device or {})}
+    if ranks != (1, 1):
+        config["parallel"] = {**option("parallel", "ranks"), "nodes": ranks[0], "ranks_per_node": ranks[1]}
     config["resources"] = {"timeout_s": timeout_s}
     return config
 
@@ -42,8 +46,15 @@ def freeze(
     device: dict[str, Any] | None = None,
     timeout_s: float | None = 60.0,
     cell_id: str | None = None,
+    ranks: tuple[int, int] = (1, 1),
+    experiment: dict[str, Any] | None = None,
 ) -> Path:
-    """Write the frozen cell of a probe into a sweep's directory; returns the path of its cell.yaml."""
+    """Write the frozen cell of a probe into a sweep's directory; returns the path of its cell.yaml.
+
+    Args:
+        ranks: nodes, and ranks on each.
+        experiment: a whole experiment in the place of the probe's.
+    """
     cell_id = cell_id or probe
     directory = sweep / cell_id
     directory.mkdir(parents=True)
@@ -53,6 +64,6 @@ def freeze(
         cell_id=cell_id,
         sweep=sweep.name,
         axes={"experiment": "probe", "probe": probe},
-        config=probe_config(probe, device, timeout_s),
+        config=probe_config(probe, device, timeout_s, ranks) | ({"experiment": experiment} if experiment else {}),
     ).write(directory / "cell.yaml")
     return directory / "cell.yaml"
