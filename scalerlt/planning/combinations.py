@@ -200,7 +200,8 @@ def _count(axis: Axis, values_of: ValuesOf, problems: list[str]) -> int:
 def _sampled(cells: Places, sample: Sample, problems: list[str]) -> Places:
     """The cells whose digest with the seed is smallest: the same on every platform and version, in their order."""
     if sample.size > len(cells):
-        problems.append(f"a sample of {sample.size} cannot be drawn from {len(cells)} cells")
+        few = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+        problems.append(f"a sample of {sample.size} cannot be drawn from {few}")
         return {}
     drawn = set(sorted(cells, key=lambda cell: _rank(cell, sample.seed))[: sample.size])
     return {cell: places for cell, places in cells.items() if cell in drawn}

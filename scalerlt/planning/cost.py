@@ -170,7 +170,8 @@ def _of_records(cell: Cell, runs: list[_Run], source: Source) -> Cost:
 
 
 def _cost(cell: Cell, seconds: float, source: Source, about: str) -> Cost:
-    return Cost(seconds, seconds / 3600 if cell.device.type == "cuda" else 0.0, source, about)
+    gpus = cell.parallel.ranks if cell.device.type == "cuda" else 0
+    return Cost(seconds, gpus * seconds / 3600, source, about)
 
 
 def _seconds(record: Record) -> float:

@@ -1,7 +1,7 @@
 """What a plan's cells are at, what they will cost, whether they fit, and what they can show. Nothing is written."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from scalerlt.errors import RequestErrors
 from scalerlt.measure.environment import environment
 from scalerlt.planning.capacity import Capacity, MemoryPlan
 from scalerlt.planning.cost import Cost, Costs, Total, measured, total
+from scalerlt.planning.launcher import SlurmSettings, read_launcher
 from scalerlt.planning.margins import Margin, margins
 from scalerlt.planning.memory import memory_plan
 from scalerlt.planning.request import Request
@@ -81,7 +82,7 @@ def forecast(plan: Plan, cells: Iterable[ResolvedCell], request: Request) -> For
     resolved = {cell.cell_id: cell for cell in cells}
     sweep = SweepDirectory(Path(request.runs_dir) / plan.sweep)
     earlier = measured(Path(request.runs_dir))
-    costs, capacity = Costs(earlier), this_capacity()
+    costs, capacity = Costs(earlier), capacity_of(request.launcher)
     seen = []
     for planned in plan.cells:
         state, reason = _state(planned, sweep.cell(planned.cell_id), request, plan)
@@ -97,11 +98,22 @@ def refuse_above(limit: float | None, seen: Forecast) -> None:
     """RequestErrors when the cells that are to run need more than `max_gpu_hours`."""
     if limit is None or seen.total.gpu_hours <= limit:
         return
-    unknown = f", and {seen.total.unknown} more cells of unknown cost" if seen.total.unknown else ""
+    unknown = (
+        f", and {seen.total.unknown} more cell{_s(seen.total.unknown)} of unknown cost" if seen.total.unknown else ""
+    )
     count = sum(seen.total.cells.values())
     need = "the cell to run needs" if count == 1 else f"the {count} cells to run need"
     hours = f"some {seen.total.gpu_hours:.3g} GPU-hours{unknown}"
     raise RequestErrors([f"max_gpu_hours={limit:g}: {need} {hours}; run fewer cells or raise the limit"])
+
+
+def capacity_of(launcher: Mapping[str, Any]) -> Capacity:
+    """What the machine has that the cells run on: this one, or a node of the cluster, as far as that is known."""
+    settings = read_launcher(launcher) if launcher else None
+    if not isinstance(settings, SlurmSettings):
+        return this_capacity()
+    memory = None if settings.mem_gb is None else int(settings.mem_gb * 2**30)
+    return Capacity(host=memory, host_is="hydra.launcher.mem_gb", gpu=None)
 
 
 def this_capacity() -> Capacity:
@@ -132,6 +144,10 @@ def _state(planned: PlannedCell, directory: CellDirectory, request: Request, pla
     if again := why_again(record, request.retry, plan.provenance.get("git_revision")):
         return TO_RUN, again
     return record.verdict.value, record.reason or "not run again"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 def _compared(request: Request) -> dict[str, Iterable[str]]:

@@ -38,6 +38,7 @@ from scalerlt.planning import overrides as checks
 from scalerlt.planning import sweep_file
 from scalerlt.planning.combinations import combinations as combinations_of
 from scalerlt.planning.composing import CONFIG_NAME, ReadOnce, compose_all, load, one_line, plain, resolved
+from scalerlt.planning.launcher import SlurmSettings, as_text, read_launcher
 from scalerlt.planning.parts import Axis, axes_of
 from scalerlt.planning.request import ComposedCell, Request
 from scalerlt.planning.resolve import resolve_all
@@ -182,6 +183,7 @@ def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) ->
     texts = [override.input_line or "" for override in sound]
     try:
         base = _base(loader, texts)
+        problems += _wrong_launcher(base, multirun=multirun)
         if problems:  # else the values are checked when each cell is composed
             resolve_all(_request(loader, texts, base).cells)
     except RequestErrors as error:
@@ -220,6 +222,16 @@ def _base(loader: ConfigLoader, arguments: Sequence[str]) -> DictConfig:
     if sweeper != f"{PLUGINS}.{PlanSweeper.__name__}":
         raise RequestErrors([f"hydra/sweeper: {sweeper} makes no plans; use hydra/sweeper=scalerlt"])
     return base
+
+
+def _wrong_launcher(base: DictConfig, *, multirun: bool) -> list[str]:
+    try:
+        settings = read_launcher(resolved(base.hydra.launcher))
+    except RequestErrors as error:
+        return error.problems
+    if not multirun and isinstance(settings, SlurmSettings):
+        return ["hydra/launcher=slurm submits a sweep, and this measures one cell here; use scalerlt sweep"]
+    return []
 
 
 def _check_runs_dir(base: DictConfig) -> None:
@@ -370,6 +382,8 @@ def _prepare(arguments: Sequence[str]) -> list[str]:
             text = f"+sweeps={_as_text(value)}"
         if key == "retry":
             text = as_list(text)
+        if key.startswith("hydra.launcher."):
+            text = f"++{as_text(text)}"  # a wrong name is said with all else that is wrong with the launcher
         prepared.append(text)
     _store_sweeps(given)
     return prepared

@@ -115,7 +115,9 @@ def check_conditions(
                 if str(value) not in offered
             ]
         elif key not in valid and not key.startswith("device.env."):
-            problems.append(f"{key} is not a configuration key{nearest(key, [*valid, *groups])}")
+            having = _options_with(key, options, list(groups.values()))
+            of_another = f" of anything that is chosen here; {_listed(having)} it" if having else ""
+            problems.append(f"{key} is not a configuration key{of_another or nearest(key, [*valid, *groups])}")
     return problems
 
 
@@ -159,8 +161,27 @@ def _problem(
         return f"{key} belongs to the option of {part} and cannot be set; choose another option, or write one in a file"
     if key in valid or key.startswith("device.env."):
         return None
+    if having := _options_with(key, options, known):
+        group = having[0].partition("=")[0]
+        own = " or ".join(f"{group}={option}" for option in sorted(chosen.get(group, set())))
+        return f"{key} is not a configuration key of {own}; {_listed(having)} it"
     names = [name for name in valid if not name.endswith((".name", "_"))]
     return f"{key} is not a configuration key{nearest(key, [*names, *known], fallback=[*GROUPS, *TOP_LEVEL])}"
+
+
+def _options_with(key: str, options: Options, known: Sequence[str]) -> list[str]:
+    """The options, as `group=option`, of the key's config group that have it."""
+    group = key.partition(".")[0]
+    if group not in GROUPS or group not in known:
+        return []
+    offered = [option for option in options.options(group) if key in _dataclass_keys(schema_of(group, option), group)]
+    return [f"{group}={option}" for option in offered]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`a, b and c have`; of many the first three."""
+    shown = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
+    return f"{shown[0]} has" if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]} have"
 
 
 def _keys(chosen: dict[str, set[str]]) -> set[str]:

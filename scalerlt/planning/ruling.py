@@ -11,11 +11,12 @@ from typing import Any
 
 from scalerlt.errors import RequestErrors
 from scalerlt.planning.invalid import axes_of_invalid
+from scalerlt.planning.launcher import machine_of
 from scalerlt.planning.request import ComposedCell, Request, RuledOut
 from scalerlt.planning.resolve import KEYS, chosen_device, resolve
 from scalerlt.planning.rules import Condition, ResourceRule, Rule, matches
 from scalerlt.schema.cell import REQUEST_KEYS
-from scalerlt.schema.machine import Machine, this_machine
+from scalerlt.schema.machine import Machine
 
 MACHINES = (Machine(gpus=0, gpu_reason="none", cpus=1), Machine(gpus=1, gpu_reason="", cpus=1))
 """With and without a GPU."""
@@ -31,7 +32,7 @@ def judged(request: Request) -> Request:
     sweep = request.sweep
     if sweep is None or not (sweep.rules or sweep.resources):
         return request
-    machine = this_machine()
+    machine = machine_of(request.launcher)
     kept: list[ComposedCell] = []
     ruled_out: list[RuledOut] = []
     for cell in request.cells:

@@ -33,7 +33,7 @@ def show_plan(seen: Forecast) -> None:
     for margin in seen.margins:
         print(_margin(margin))
     counted = ", ".join(f"{count} {state}" for state, count in seen.states.items())
-    print(f"{seen.plan.sweep}: {len(seen.cells)} cells: {counted}")
+    print(f"{seen.plan.sweep}: {_cells(len(seen.cells))}: {counted}")
     if seen.total.cells or seen.total.unknown:
         print(f"cost of what is to run: {_total(seen.total)}")
 
@@ -78,7 +78,7 @@ def _total(total: Total) -> str:
     if total.gpu_hours:
         parts.append(f"{total.gpu_hours:.3g} GPU-hours")
     if total.unknown:
-        parts.append(f"{total.unknown} cells of unknown cost")
+        parts.append(f"{_cells(total.unknown)} of unknown cost")
     return ", ".join(parts)
 
 
@@ -109,6 +109,10 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.2g} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.3g} h"
+
+
+def _cells(count: int) -> str:
+    return f"{count} cell{'' if count == 1 else 's'}"
 
 
 def _short(text: str) -> str:

@@ -1,0 +1,48 @@
+"""Which cells of a plan are to run now."""
+
+from collections.abc import Callable, Iterable
+
+from scalerlt.launching.jobs import Jobs
+from scalerlt.launching.recovery import NO_SLURM, reconcile
+from scalerlt.planning.retry import standing, why_again
+from scalerlt.records.base import UnreadableDocument
+from scalerlt.records.cell import FrozenCell
+from scalerlt.records.plan import Plan, PlannedCell
+from scalerlt.records.store import CellDirectory, SweepDirectory
+
+
+def due(
+    sweep: SweepDirectory, plan: Plan, retry: Iterable[str], say: Callable[[str], None], jobs: Jobs = NO_SLURM
+) -> tuple[list[PlannedCell], dict[str, str]]:
+    """Put earlier runs in order, and find what has no record, or one to be retried, and is not running.
+
+    Args:
+        retry: the words of the request (see planning.retry).
+        jobs: what Slurm says of the jobs that hold attempts.
+
+    Returns:
+        The cells that are to run, in plan order, and of those that cannot be started the reason.
+    """
+    words, revision = frozenset(retry), plan.provenance.get("git_revision")
+    found: list[PlannedCell] = []
+    faults: dict[str, str] = {}
+    for cell in sorted(plan.cells, key=lambda cell: cell.order):
+        if cell.state != "planned":
+            continue
+        directory = sweep.cell(cell.cell_id)
+        try:
+            for sentence in reconcile(directory, jobs):
+                say(sentence)
+            FrozenCell.read(directory.cell_file)
+            if _is_due(directory, words, revision, jobs):
+                found.append(cell)
+        except UnreadableDocument as fault:
+            faults[cell.cell_id] = str(fault)
+    return found, faults
+
+
+def _is_due(cell: CellDirectory, words: frozenset[str], revision: str | None, jobs: Jobs) -> bool:
+    if any(jobs.runs(attempt) for attempt in cell.attempts()):
+        return False
+    record = standing(cell)
+    return record is None or why_again(record, words, revision) is not None

@@ -1,0 +1,1 @@
+"""A plan is run by a Slurm cluster."""

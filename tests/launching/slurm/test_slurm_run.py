@@ -1,0 +1,307 @@
+"""From a plan to job ids, and to the end of the jobs, on a mocked Slurm."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from launching.conftest import wait_until
+from launching.queue_process import plan_of
+from launching.slurm.mock import MockSlurm
+from launching.slurm.slurm_sweeps import run, settings_of, submitted, sweep_of
+from rich.console import Console
+
+from scalerlt.cli import main
+from scalerlt.errors import UserError
+from scalerlt.launching.progress import Display
+from scalerlt.launching.slurm import follow
+from scalerlt.launching.slurm.ask import JobState
+from scalerlt.launching.slurm.job import Inferring
+from scalerlt.launching.slurm.run import check_slurm
+from scalerlt.launching.status import status
+from scalerlt.records.base import now
+from scalerlt.records.lease import Lease
+from scalerlt.records.plan import Plan, PlannedCell
+from scalerlt.records.record import Record, Verdict
+from scalerlt.records.store import SweepDirectory
+from scalerlt.records.submission import submissions
+from scalerlt.worker.processes import search_path
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", search_path())
+    monkeypatch.setattr(follow, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(follow, "ASK_SECONDS", 0.2)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> SweepDirectory:
+    return sweep_of(tmp_path / "runs" / "sweep", {"a": "measures", "b": "exits_with_9", "c": "measures"})
+
+
+def leave_record(sweep: SweepDirectory, cell_id: str, verdict: Verdict) -> None:
+    """As a job would."""
+    number, path = sweep.cell(cell_id).claim()
+    Record(
+        sweep=sweep.name,
+        cell_id=cell_id,
+        axes={},
+        attempt=number,
+        verdict=verdict,
+        started=now(),
+        ended=now(),
+        environment={"host": "n1"},
+    ).write(path / "record.json")
+
+
+def test_without_waiting_it_returns_with_job_ids(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
+    outcome, shown = run(three, settings_of())
+    assert outcome.exit_code == 0 and not outcome.interrupted
+    assert {cell.cell_id: (cell.state, cell.reason) for cell in outcome.cells} == {
+        "a": ("queued", "job 12_0"),
+        "b": ("queued", "job 12_1"),
+        "c": ("queued", "job 12_2"),
+    }
+    [(submission, queue)] = submitted(three)
+    assert [(job.job_id, job.items) for job in submission.jobs] == [("12_0", [0]), ("12_1", [1]), ("12_2", [2])]
+    assert [item.cells for item in queue.items] == [["a"], ["b"], ["c"]]
+    assert (queue.plan, queue.tried, submission.plan) == ("001.json", {}, "001.json")
+    assert "jobs 12_0, 12_1, 12_2" in shown and "scancel 12" in shown and f"scalerlt status {three.path}" in shown
+    assert not list(three.path.glob("*/attempt-*")), "nothing ran here"
+
+
+def test_jobs_run_their_cells_and_one_that_exits_hard_costs_no_other_its_result(
+    three: SweepDirectory, mock_slurm: MockSlurm
+) -> None:
+    mock_slurm.runs_jobs()
+    outcome, shown = run(three, settings_of(wait=True, max_jobs=1))
+    assert {cell.cell_id: cell.state for cell in outcome.cells} == {"a": "measured", "b": "failed", "c": "measured"}
+    assert outcome.exit_code == 1 and not outcome.faults
+    assert "[3/3]" in shown and "  failed b:" in shown and "3 cells: 2 measured, 1 failed" in shown
+    record = three.cell("a").last_record()
+    assert record is not None and record.environment["slurm"]["SLURM_JOB_ID"] == "12"
+    assert set(mock_slurm.jobs().values()) == {"COMPLETED"}, "which says nothing of the cells"
+
+
+def test_a_task_without_the_jobs_variables_says_so(tmp_path: Path, mock_slurm: MockSlurm) -> None:
+    sweep = sweep_of(tmp_path / "runs" / "sweep", {"a": "measures"})
+    mock_slurm.runs_jobs()
+    mock_slurm.srun_clears_the_environment()
+    outcome, _ = run(sweep, settings_of(wait=True, python=f"env PYTHONPATH={search_path()} {sys.executable}"))
+    assert outcome.exit_code == 1 and "job 12 has ended without recording it" in outcome.faults["a"]
+    log = (sweep.path / "submissions/001/submitit/12_0_log.err").read_text()
+    assert "SLURM_JOB_ID and SUBMITIT_EXECUTOR did not reach its process" in log
+    assert "srun_args=[--export=ALL]" in log and "Traceback" not in log
+
+
+def test_what_waits_or_runs_is_not_submitted_twice(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
+    run(three, settings_of())
+    outcome, shown = run(three, settings_of())
+    assert len(mock_slurm.calls("sbatch")) == 1 and outcome.exit_code == 0
+    assert "not submitted: 3 cells: 3 queued" in shown
+    assert len(list(submissions(three.path))) == 1, "a submission without jobs is not written"
+
+    leave_record(three, "a", Verdict.MEASURED)
+    leave_record(three, "b", Verdict.FAILED)
+    _, path = three.cell("c").claim()
+    elsewhere = Lease.of_this_process().model_copy(update={"host": "another-host", "pid": 1})
+    elsewhere.write(path / "lease.json")
+    mock_slurm.queue()
+    _, shown = run(three, settings_of())
+    assert "not submitted: 2 cells: 1 measured, 1 running" in shown
+    [_, (submission, queue)] = submitted(three)
+    assert [item.cells for item in queue.items] == [["b"]] and queue.tried == {"b": 1}
+    assert [job.items for job in submission.jobs] == [[0]]
+    _, shown = run(three, settings_of(), retry=frozenset({"none"}))
+    assert "not submitted: 3 cells" in shown and len(mock_slurm.calls("sbatch")) == 2
+
+
+def test_while_squeue_is_silent_nothing_is_submitted_twice(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
+    run(three, settings_of(), Plan(sweep="sweep", created=now(), overrides=[], cells=plan_of(three).cells[:2]))
+    mock_slurm.fails("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
+    outcome, shown = run(three, settings_of())
+    assert outcome.exit_code == 0 and "not submitted: 2 cells: 2 queued" in shown
+    assert [item.cells for _, queue in submitted(three)[1:] for item in queue.items] == [["c"]]
+    assert shown.count("squeue does not answer (") == 1
+    assert [cell.reason for cell in outcome.cells][:1] == ["submitted as job 12_0; squeue does not answer"]
+
+
+def test_cancelled_jobs_leave_their_cells_with_a_reason(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
+    """Without accounting; submitit alone would wait for ever."""
+
+    def cancel() -> None:
+        wait_until(lambda: len(mock_slurm.calls("squeue")) >= 2, 240)
+        leave_record(three, "a", Verdict.MEASURED)
+        mock_slurm.shows("JobId=12001 ArrayJobId=12 ArrayTaskId=1 JobState=CANCELLED Reason=None NodeList=(null)")
+        mock_slurm.queue()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    outcome, shown = run(three, settings_of(wait=True))
+    canceller.join()
+    assert outcome.exit_code == 1 and not outcome.interrupted
+    assert outcome.faults["b"] == "job 12_1 has ended without recording it: CANCELLED"
+    assert "Slurm knows nothing of it any more" in outcome.faults["c"]
+    assert "a measured on n1" in shown and "jobs: 3 pending (Priority)" in shown
+    assert shown.count("sacct does not answer") == 1
+
+
+def test_ctrl_c_ends_the_waiting_and_leaves_the_jobs(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
+    def press() -> None:
+        wait_until(lambda: len(mock_slurm.calls("squeue")) >= 2, 240)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    outcome, shown = run(three, settings_of(wait=True))
+    presser.join()
+    assert outcome.interrupted and outcome.exit_code == 130
+    assert set(mock_slurm.jobs().values()) == {"PENDING"} and mock_slurm.calls("scancel") == []
+    assert "the jobs stay in Slurm's queue" in shown and "scancel 12" in shown
+    assert {cell.state for cell in outcome.cells} == {"queued"}
+
+
+SUBMITS = """
+import sys
+from pathlib import Path
+from launching.slurm.slurm_sweeps import run, settings_of
+from scalerlt.records.store import SweepDirectory
+run(SweepDirectory(Path(sys.argv[1])), settings_of())
+"""
+
+
+def test_a_shell_that_dies_while_it_submits_loses_nothing(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
+    """Killed in the second of two sbatch: the first one's job stands on the disk, and the next sweep adds the rest."""
+    mock_slurm.largest_array(2)
+    mock_slurm.hangs_after_one("sbatch")
+    process = subprocess.Popen([sys.executable, "-c", SUBMITS, str(three.path)], start_new_session=True)
+    try:
+        wait_until(lambda: len(mock_slurm.calls("sbatch")) == 2, 240)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    [(submission, _)] = submitted(three)
+    ids = [job.job_id for job in submission.jobs]
+    assert ids and set(ids) == set(mock_slurm.jobs())
+    mock_slurm.works("sbatch")
+    _, shown = run(three, settings_of())
+    assert f"not submitted: {len(ids)} cell" in shown and f"{len(ids)} queued" in shown
+    assert {cell.cell_id for cell in status(three.path)} == {"a", "b", "c"}
+
+
+class Series:
+    """A queue that tells one thing after another."""
+
+    def __init__(self, *states: str) -> None:
+        self.states = list(states)
+        self.asked = 0
+        self.is_silent = False
+
+    def queue(self, job_ids: Iterable[str]) -> dict[str, JobState]:
+        state = self.states[min(self.asked, len(self.states) - 1)]
+        self.asked += 1
+        self.is_silent = state == "silent"
+        return {} if state in ("absent", "silent") else {job_id: JobState(job_id, state) for job_id in job_ids}
+
+    def history(self, job_ids: Iterable[str]) -> dict[str, JobState]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("states", "questions"),
+    [
+        (("RUNNING", "PREEMPTED", "PENDING", "RUNNING", "COMPLETED"), 5),
+        (("RUNNING", "PREEMPTED", "absent"), 3),
+        (("PENDING", "silent", "silent", "RUNNING", "absent"), 5),
+        (("REQUEUED", "REQUEUE_HOLD", "RUNNING", "CANCELLED"), 4),
+        (("NODE_FAIL",), 1),
+    ],
+)
+def test_a_job_is_followed_until_it_can_run_no_more(
+    states: tuple[str, ...],
+    questions: int,
+    three: SweepDirectory,
+    mock_slurm: MockSlurm,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run(three, settings_of(max_jobs=1))
+    monkeypatch.setattr(follow, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(follow, "ASK_SECONDS", 0.0)
+    series, shown = Series(*states), io.StringIO()
+    display = Display(Console(file=shown, soft_wrap=True))
+    unstarted = follow.Follower(three, series, display, lambda: False).follow("abc")  # type: ignore[arg-type]
+    assert set(unstarted) == {"a", "b", "c"}
+    assert series.asked == questions
+
+
+def test_a_preempted_attempt_is_no_end_while_its_job_lives(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
+    run(three, settings_of(max_jobs=1))
+    for cell_id in "abc":
+        leave_record(three, cell_id, Verdict.PREEMPTED)
+    leave_record(three, "a", Verdict.MEASURED)
+    shown = io.StringIO()
+    display = Display(Console(file=shown, soft_wrap=True))
+    follower = follow.Follower(three, Series("RUNNING", "RUNNING", "COMPLETED"), display, lambda: False)  # type: ignore[arg-type]
+    assert follower.follow("abc") == {}
+    lines = shown.getvalue().splitlines()
+    told = [lines.index(line) for line in ("[1/3] a measured on n1", "jobs: 1 running", "[2/3] b preempted on n1")]
+    assert told == sorted(told), "while the job lives it may go on with b"
+
+
+def test_what_is_out_of_memory_rules_out_larger_batches(tmp_path: Path, mock_slurm: MockSlurm) -> None:
+    sweep = sweep_of(tmp_path / "runs" / "sweep", {"small": "measures", "large": "measures"})
+    sizes = {"small": 1, "large": 2}
+    cells = [
+        PlannedCell(cell_id=name, axes={"experiment": "probe", "batch.group_size": size}, order=size)
+        for name, size in sizes.items()
+    ]
+    run(sweep, settings_of(), Plan(sweep="sweep", created=now(), overrides=[], cells=cells))
+    leave_record(sweep, "small", Verdict.OOM)
+    record = sweep.cell("small").last_record()
+    assert record is not None
+    queue = sweep.path / "submissions/001/queue.json"
+    Inferring(queue)(record)
+    [_, (path, plan)] = sweep.plans()
+    assert isinstance(plan, Plan) and plan.follows == "001.json" and path.name == "002.json"
+    assert [(cell.cell_id, cell.state, cell.inferred_from) for cell in plan.cells] == [("large", "skipped", "small")]
+    Inferring(queue)(record)
+    assert len(list(sweep.plans())) == 2, "said once"
+    Inferring(queue)(record.model_copy(update={"verdict": Verdict.MEASURED}))
+    assert [cell.state for _, plan in list(sweep.plans())[2:] for cell in plan.cells] == ["planned"]
+
+
+def test_where_no_job_can_be_submitted(tmp_path: Path, mock_slurm: MockSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="Slurm gives a % in the name"):
+        check_slurm(tmp_path / "runs%j")
+    assert check_slurm(Path("/home/someone/runs")) == []
+    assert check_slurm(Path("/tmp/runs")) != [], "the nodes have a /tmp of their own"
+    mock_slurm.is_gone("sbatch")
+    mock_slurm.is_gone("srun")
+    monkeypatch.setenv("PATH", str(mock_slurm.folder / "bin"))
+    with pytest.raises(UserError, match="sbatch and srun cannot be found"):
+        check_slurm(tmp_path)
+
+
+def test_from_the_command_line(tmp_path: Path, mock_slurm: MockSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["hydra/launcher=slurm", "seed=0,1,2", "hydra.launcher.array_parallelism=2", f"runs_dir={tmp_path}/runs"]
+    assert main(["plan", *asked]) == 0
+    assert "Slurm: 3 jobs in 1 array for 3 cells (1 node, 1 CPU, 60 min), at most 2 at once" in capsys.readouterr().out
+    assert main(["plan", "--json", *asked]) == 0
+    assert '"at_once": 2' in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists() and mock_slurm.calls("sbatch") == [], "a plan writes nothing"
+    began = time.monotonic()
+    assert main(["sweep", *asked]) == 0
+    assert time.monotonic() - began < 200
+    said = capsys.readouterr()
+    assert "submitted 3 jobs in 1 array" in said.out and "3 cells: 3 queued" in said.out
+    assert "the nodes need one that they see, too" in said.err
+    assert len(mock_slurm.jobs()) == 3
+    assert main(["plan", *asked]) == 0
+    assert "Slurm:" not in capsys.readouterr().out, "nothing is left to be submitted"
