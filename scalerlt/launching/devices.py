@@ -4,9 +4,10 @@ import fcntl
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 LOOK_SECONDS = 0.5
 
@@ -20,7 +21,7 @@ def hold(
     The kernel lets go of a lock when its holder ends, however it ends.
 
     Args:
-        devices: names as `device_name` makes them.
+        devices: names as `devices_of` makes them.
         holder: who is to be named to those who wait.
         say: told once per device that must be waited for.
         give_up: asked while waiting.
@@ -40,11 +41,15 @@ def hold(
         yield True
 
 
-def device_name(kind: str) -> str:
-    """The name of the device that a cell of this kind (cpu, cuda) uses here: the first GPU that may be seen."""
+def devices_of(config: Mapping[str, Any]) -> list[str]:
+    """Names of the devices that a frozen cell uses here: the CPU, or of the GPUs that may be seen the first of all, and
+    one for each of its ranks."""
+    kind = config["device"]["type"]
     if kind == "cpu":
-        return "cpu"
-    return f"{kind}-{os.environ.get('CUDA_VISIBLE_DEVICES', '').split(',')[0].strip() or '0'}"
+        return ["cpu"]
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    ranks = config.get("parallel", {}).get("ranks_per_node", 1)  # older cells have no such group
+    return [f"{kind}-{name}" for name in (visible or map(str, range(ranks)))][:ranks]
 
 
 def lock_file(device: str) -> Path:

@@ -1,14 +1,18 @@
 """The local queue: the cells of a plan, one after another, on this machine."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalerlt.launching.devices import device_name, hold
+from scalerlt.launching.devices import devices_of, hold
 from scalerlt.launching.interrupts import Interrupts
+from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.progress import Display
+from scalerlt.launching.queued import Queued
 from scalerlt.launching.recovery import reconcile
 from scalerlt.launching.status import CellStatus, of_cell, totals
+from scalerlt.planning.cost import Cost
 from scalerlt.planning.inference import implied, no_longer_implied
 from scalerlt.planning.retry import DEFAULT, standing, why_again
 from scalerlt.records.base import UnreadableDocument, now
@@ -16,7 +20,8 @@ from scalerlt.records.cell import FrozenCell
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.record import Record, Verdict
 from scalerlt.records.store import CellClaimed, SweepDirectory
-from scalerlt.worker.supervisor import ForkServer, Glimpse, Supervisor
+from scalerlt.schema.registry import schema_of
+from scalerlt.worker.supervisor import ForkServer, Glimpse, Placement, Supervisor, crowded, preloaded
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,14 @@ def run_plan(
     display: Display,
     retry: frozenset[str] = DEFAULT,
     infer_oom: bool = True,
+    cost_of: Callable[[str], Cost] | None = None,
+    jobs: Jobs | None = None,
 ) -> Outcome:
     """Run the planned cells that have no answer yet, in plan order, never two on one device.
 
-    Corrupt records are kept aside and attempts whose supervisor died are recorded as `lost` first; a cell that another
-    process runs is left to it. Ctrl-C finishes the running cell and starts no other; again, it ends the running cell,
-    recorded as killed.
+    Corrupt records are kept aside and attempts whose supervisor died are recorded first; a cell that another process
+    runs, or that a Slurm job is going to run, is left to it. Ctrl-C finishes the running cell and starts no other;
+    again, it ends the running cell, recorded as killed.
 
     Args:
         sweep_dir: runs/<sweep>, where each planned cell has its frozen cell.yaml.
@@ -67,21 +74,15 @@ def run_plan(
         retry: which cells that have a record run again (see planning.retry).
         infer_oom: whether a cell that is out of memory rules out those with a larger batch that were never tried (see
             planning.inference). What is inferred, and what is so no more, is written as a further plan.
+        cost_of: what planning expects of a cell, by its id, for the display.
+        jobs: what Slurm says of jobs that hold attempts, or wait; None: there is no Slurm to ask.
 
     Raises:
         UserError: this machine cannot start CPU cells (no torch). Nothing was run.
     """
-    return LocalQueue(SweepDirectory(sweep_dir), plan, plan_name, display, retry, infer_oom).run()
-
-
-def preloaded(configs: list[dict[str, Any]]) -> list[str]:
-    """What the fork server imports once for all cells, which starts no thread: torch's compiler and our experiments.
-
-    The first optimizer of a process would import the compiler, which takes seconds, in every cell.
-    """
-    experiments = {config["experiment"]["_target_"].rpartition(".")[0] for config in configs}
-    ours = sorted(module for module in experiments if module.startswith("scalerlt."))
-    return ["torch._dynamo", *ours]
+    return LocalQueue(
+        SweepDirectory(sweep_dir), plan, plan_name, display, retry, infer_oom, cost_of, jobs or Jobs()
+    ).run()
 
 
 @dataclass
@@ -94,25 +95,32 @@ class LocalQueue:
     display: Display
     retry: frozenset[str] = DEFAULT
     infer_oom: bool = True
+    cost_of: Callable[[str], Cost] | None = None
+    jobs: Jobs = field(default_factory=Jobs)
     faults: dict[str, str] = field(default_factory=dict)
     _interrupts: Interrupts = field(default_factory=Interrupts)
     _said: int = 0
     _inferred: dict[str, PlannedCell] = field(default_factory=dict)
     _seen: dict[str, int] = field(default_factory=dict)
     """Of each cell with a record, the attempt that it had when the queue began."""
+    _newest: dict[str, int] = field(default_factory=dict)
+    """Of each cell, the attempt that it had when it was last decided whether it is to run."""
 
     def run(self) -> Outcome:
         """Run what is to run, and say how it went."""
         ordered = sorted(self.plan.cells, key=lambda cell: cell.order)
+        self._queued = Queued(self.sweep.path)
+        self.jobs.expect((self.sweep.cell(cell.cell_id) for cell in ordered), self._queued.job_ids)
         with self._interrupts:
             waiting = [cell for cell in ordered if cell.state == "planned" and self._is_to_run(cell)]
-            self.display.begin(len(waiting))
+            expected = {cell.cell_id: self.cost_of(cell.cell_id) for cell in waiting} if self.cost_of else {}
+            self.display.begin(len(waiting), expected)
             if len(ordered) > len(waiting):
-                states = totals(of_cell(self.sweep, cell).state for cell in ordered if cell not in waiting)
+                states = totals(self._stands(cell).state for cell in ordered if cell not in waiting)
                 self.display.say(f"not to run: {states}")
             if waiting:
                 self._run_all(waiting)
-            stands = [of_cell(self.sweep, self._inferred.get(cell.cell_id, cell)) for cell in ordered]
+            stands = [self._stands(self._inferred.get(cell.cell_id, cell)) for cell in ordered]
             outcome = Outcome(stands, self.faults, self._interrupts.finish.is_set())
         self.display.close()
         self._say(outcome)
@@ -122,13 +130,18 @@ class LocalQueue:
         """Whether a cell has no record, or one to be retried, and nobody is at it; first puts earlier runs in order."""
         directory = self.sweep.cell(cell.cell_id)
         try:
-            for sentence in reconcile(directory):
+            for sentence in reconcile(directory, self.jobs):
                 self.display.say(sentence)
             FrozenCell.read(directory.cell_file)
         except UnreadableDocument as fault:
             self.faults[cell.cell_id] = str(fault)
             return False
-        if any(attempt.is_running for attempt in directory.attempts()):
+        attempts = directory.attempts()
+        self._newest[cell.cell_id] = max((attempt.number for attempt in attempts), default=0)
+        if any(self.jobs.runs(attempt) for attempt in attempts):
+            return False
+        waiting = self._queued.waiting(cell.cell_id, attempts, self.jobs)
+        if waiting is not None and waiting.certain:
             return False
         record = standing(directory)
         if record is None:
@@ -138,10 +151,13 @@ class LocalQueue:
             return False  # another queue has answered it while this one waited
         return why_again(record, self.retry, self.plan.provenance.get("git_revision")) is not None
 
+    def _stands(self, cell: PlannedCell) -> CellStatus:
+        return of_cell(self.sweep, cell, self.jobs, self._queued)
+
     def _run_all(self, waiting: list[PlannedCell]) -> None:
         configs = [FrozenCell.read(self.sweep.cell(cell.cell_id).cell_file).config for cell in waiting]
         kinds = [config["device"]["type"] for config in configs]
-        devices = [device_name(kind) for kind in kinds]
+        devices = [device for config in configs for device in devices_of(config)]
         holder = f"sweep {self.sweep.path.absolute()}"
         with (
             hold(devices, holder, self.display.say, self._interrupts.finish.is_set) as held,
@@ -150,21 +166,25 @@ class LocalQueue:
             if not held:
                 return
             supervisor = Supervisor(server if "cpu" in kinds else None)
-            for cell in waiting:
+            for cell, config in zip(waiting, configs, strict=True):
                 if self._interrupts.finish.is_set():
                     return
                 if (inferred := self._inferred.get(cell.cell_id)) is not None:
                     self.display.passed_over(cell.cell_id, f"{inferred.state}, {inferred.reason}")
                     continue
                 if not self._is_to_run(cell):  # while this queue waited for the device, another has been at it
-                    self.display.passed_over(cell.cell_id, of_cell(self.sweep, cell).state)
+                    self.display.passed_over(cell.cell_id, self._stands(cell).state)
                     continue
                 if "cpu" in kinds:
                     server.ensure()  # takes seconds the first time, in which Ctrl-C may come
                 if not self._interrupts.finish.is_set():
-                    self._run_one(supervisor, cell)
+                    self._run_one(supervisor, cell, config)
 
-    def _run_one(self, supervisor: Supervisor, cell: PlannedCell) -> None:
+    def _run_one(self, supervisor: Supervisor, cell: PlannedCell, config: dict[str, Any]) -> None:
+        notes = []
+        if _is_timed(config) and (note := crowded()) is not None:
+            self.display.say(f"warning: {cell.cell_id}: {note}")
+            notes.append(note)
         self.display.starting(cell.cell_id)
         try:
             record = supervisor.run(
@@ -172,7 +192,9 @@ class LocalQueue:
                 plan=self.plan_name,
                 order=cell.order,
                 bundle=cell.bundle,
+                seen=self._newest[cell.cell_id],
                 stop=self._interrupts.end_now,
+                placement=Placement(notes=notes),
                 on_event=self._glimpse,
             )
         except CellClaimed as claimed:
@@ -212,3 +234,8 @@ class LocalQueue:
             self.display.say(f"  {cell.state} {cell.cell_id}: {cell.log}")
         for cell_id, fault in outcome.faults.items():
             self.display.say(f"  not started {cell_id}: {fault}")
+
+
+def _is_timed(config: dict[str, Any]) -> bool:
+    timed: bool = schema_of("experiment", config["experiment"]["name"]).timed
+    return timed

@@ -1,21 +1,81 @@
-"""What earlier runs left half done gets its verdict before a queue starts: no attempt stays without a record."""
+"""What earlier runs left half done gets its verdict before a queue starts: no attempt stays without a record.
+
+The verdict is `lost`, but where Slurm knows how the job ended that held the attempt. The reason says who was asked.
+"""
 
 import json
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from scalerlt.records.base import UnreadableDocument
+from scalerlt.launching.jobs import Jobs, JobState
+from scalerlt.records.base import UnreadableDocument, write_once
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.journal import Journal
 from scalerlt.records.lease import Lease, boot_id
-from scalerlt.records.record import RankReport, Record, Verdict
-from scalerlt.records.store import ENVIRONMENT_FILE, RECORD_FILE, Attempt, CellDirectory, keep_aside
+from scalerlt.records.record import Failure, RankReport, Record, Verdict
+from scalerlt.records.store import (
+    CLAIM_SECONDS,
+    ENVIRONMENT_FILE,
+    RECORD_FILE,
+    Attempt,
+    CellDirectory,
+    SweepDirectory,
+    keep_aside,
+)
+
+NO_SLURM = Jobs()
+AT_ONCE_SECONDS = 60.0
+"""Heartbeats of attempts that ended with the same job are not further apart."""
+
+_BY_STATE: dict[str, tuple[Verdict, str]] = {
+    "BOOT_FAIL": (Verdict.LOST, "the node of its Slurm job {job} did not boot"),
+    "CANCELLED": (Verdict.KILLED, "its Slurm job {job} was cancelled"),
+    "DEADLINE": (Verdict.TIMEOUT, "Slurm ended its job {job} at its deadline"),
+    "NODE_FAIL": (Verdict.LOST, "a node of its Slurm job {job} failed"),
+    "OUT_OF_MEMORY": (Verdict.OOM, "its Slurm job {job} was killed because memory ran out"),
+    "PREEMPTED": (Verdict.PREEMPTED, "its Slurm job {job} was preempted"),
+    "TIMEOUT": (Verdict.TIMEOUT, "Slurm ended its job {job} at its time limit"),
+}
+"""The verdict of an attempt whose supervisor had no time to record it, by how its job ended."""
 
 
-def reconcile(cell: CellDirectory) -> list[str]:
-    """Keep corrupt records aside, and record as `lost` each attempt whose supervisor is gone.
+@dataclass(frozen=True)
+class Fate:
+    """What became of an attempt that nobody recorded.
 
-    Attempts that a living process holds are left alone.
+    Attributes:
+        kind: what ended it, as a failure's type; None when that is not known.
+    """
+
+    verdict: Verdict
+    reason: str
+    kind: str | None = None
+
+
+def reconcile_all(sweep_dirs: Iterable[SweepDirectory], jobs: Jobs, say: Callable[[str], None]) -> None:
+    """Put every cell of some sweeps in order, and say what was done and what could not be."""
+    cells = [cell for sweep in sweep_dirs for cell in sweep.cells()]
+    jobs.expect(cells)
+    for cell in cells:
+        try:
+            for sentence in reconcile(cell, jobs):
+                say(sentence)
+        except UnreadableDocument as fault:
+            say(f"left alone: {fault}")
+
+
+def reconcile(cell: CellDirectory, jobs: Jobs = NO_SLURM) -> list[str]:
+    """Keep corrupt records aside, and record what became of each attempt whose supervisor is gone.
+
+    Attempts that a living process holds are left alone, and a record that stands by now is never written over. What a
+    supervisor was about to remove when it died is removed.
+
+    Args:
+        jobs: what Slurm says of the jobs that held them.
 
     Raises:
         UnreadableDocument: a record is of a later version, which this one must neither touch nor run again.
@@ -25,49 +85,124 @@ def reconcile(cell: CellDirectory) -> list[str]:
     """
     done = []
     for attempt in cell.attempts():
-        if attempt.record is not None or attempt.is_running:
+        if attempt.record is not None:
+            _clear(attempt)
+            continue
+        if jobs.runs(attempt):
             continue
         if attempt.newer:
             raise UnreadableDocument(attempt.fault or "")
         if attempt.fault is not None:
             kept = keep_aside(attempt.path / RECORD_FILE)
-            reason = f"its record was not readable and is kept as {kept.name}"
+            fate = Fate(Verdict.LOST, f"its record was not readable and is kept as {kept.name}")
         else:
-            reason = why_lost(attempt.lease)
-        _lost(FrozenCell.read(cell.cell_file), attempt, reason).write(attempt.path / RECORD_FILE)
-        for journal in attempt.path.glob(".progress-rank*"):
-            journal.unlink()
-        done.append(f"{cell.path.name}, attempt {attempt.number}: {reason}")
+            fate = fate_of(attempt, jobs)
+        record = _record(FrozenCell.read(cell.cell_file), attempt, fate)
+        if not write_once(attempt.path / RECORD_FILE, record.to_json()):
+            continue  # its supervisor has written it in this moment
+        _clear(attempt, is_gone=True)
+        verdict = "" if fate.verdict is Verdict.LOST else f"{fate.verdict}: "
+        done.append(f"{cell.path.name}, attempt {attempt.number}: {verdict}{fate.reason}")
     return done
 
 
-def why_lost(lease: Lease | None) -> str:
-    """Why an attempt without a record is not running any more."""
+def fate_of(attempt: Attempt, jobs: Jobs = NO_SLURM) -> Fate:
+    """What became of an attempt without a record that is not running any more, and how that is known."""
+    lease = attempt.lease
     if lease is None:
-        return "its supervisor died before it had started"
-    if lease.boot_id != boot_id() and lease.host == Lease.of_this_process().host:
-        return f"{lease.host} was started anew while it ran"
-    return f"its supervisor (pid {lease.pid} on {lease.host}) died without a record"
+        return Fate(Verdict.LOST, "its supervisor died before it had started")
+    died = f"its supervisor (pid {lease.pid} on {lease.host}) died without a record"
+    if lease.boot_id != boot_id() and lease.is_of_this_host:
+        died = f"{lease.host} was started anew while it ran"
+    if lease.slurm_job_id is None:
+        return Fate(Verdict.LOST, died)
+    return _by_slurm(attempt, lease, lease.slurm_job_id, died, jobs)
 
 
-def _lost(frozen: FrozenCell, attempt: Attempt, reason: str) -> Record:
+def _by_slurm(attempt: Attempt, lease: Lease, job_id: str, died: str, jobs: Jobs) -> Fate:
+    found = jobs.ended(job_id)
+    said = _what_was_said(job_id, found, jobs)
+    if found is None or found.state not in _BY_STATE:
+        if jobs.started_again(lease):
+            died = f"its Slurm job {job_id} was ended and put back into the queue"
+        return Fate(Verdict.LOST, f"{died} ({said})")
+    verdict, sentence = _BY_STATE[found.state]
+    reason = f"{sentence.format(job=job_id)} ({said})"
+    if verdict is Verdict.OOM and (together := _in_hand(attempt, lease)) > 1:
+        # oom is an answer, and one that rules out larger cells
+        return Fate(Verdict.LOST, f"{reason}; which of {together} cells that it ran took it cannot be told")
+    return Fate(verdict, reason, found.state)
+
+
+def _in_hand(attempt: Attempt, lease: Lease) -> int:
+    """How many attempts the job of one had in hand at its end, of the same sweep, and left to be recorded by others."""
+    found = 0
+    for cell in SweepDirectory(attempt.path.parent.parent).cells():
+        with suppress(UnreadableDocument):
+            for other in cell.attempts():
+                held = other.lease
+                if held is None or held.slurm_job_id != lease.slurm_job_id:
+                    continue
+                by_others = other.record is None or other.record.ended == held.heartbeat
+                found += by_others and abs(held.age_seconds(lease.heartbeat)) < AT_ONCE_SECONDS
+    return found
+
+
+def _clear(attempt: Attempt, *, is_gone: bool = False) -> None:
+    """Remove the journals of a recorded attempt, and files that were never finished, if whoever held it is gone.
+
+    Args:
+        is_gone: that it is known to be.
+    """
+    hidden = [path for path in attempt.path.glob(".*") if path.match(".progress-rank*") or path.suffix == ".tmp"]
+    if not hidden or not (is_gone or attempt.lease is None or not attempt.lease.is_alive()):
+        return
+    own = None if attempt.lease is None else f".{attempt.lease.pid}.tmp"
+    for path in hidden:
+        try:
+            another = path.suffix == ".tmp" and (own is None or not path.name.endswith(own))
+            if another and time.time() - path.stat().st_mtime < CLAIM_SECONDS:
+                continue  # of a process that is recording the attempt in this moment
+            path.unlink()
+        except FileNotFoundError:
+            continue  # removed by another
+
+
+def _what_was_said(job_id: str, found: JobState | None, jobs: Jobs) -> str:
+    """Who was asked about the job, and the answers."""
+    if jobs.slurm is None:
+        return f"of Slurm job {job_id}, about which nobody could be asked here"
+    if found is not None and found.source == "squeue":
+        return f"squeue says {found.sentence}"
+    queue = f"squeue does not list job {job_id}" if jobs.answers else "squeue does not answer"
+    if found is None:
+        return f"{queue}; neither sacct nor scontrol knows how it ended"
+    return f"{queue}; {found.source} says {found.sentence}"
+
+
+def _record(frozen: FrozenCell, attempt: Attempt, fate: Fate) -> Record:
     """The record of an attempt that nobody finished, with what its ranks had recorded."""
     journals = [Journal.of(attempt.path, rank) for rank in range(len(list(attempt.path.glob(".progress-rank*"))))]
     first = journals[0] if journals else None
     claimed = datetime.fromtimestamp(attempt.path.stat().st_mtime, UTC).isoformat(timespec="milliseconds")
+    phase = first.phase if first else None
+    lease = attempt.lease
     return Record(
         sweep=frozen.sweep,
         cell_id=frozen.cell_id,
         axes=frozen.axes,
         attempt=attempt.number,
-        verdict=Verdict.LOST,
-        reason=reason,
+        continues=first.continues if first else None,
+        verdict=fate.verdict,
+        reason=fate.reason,
         passes=first.passes if first else [],
         metrics=first.metrics if first else {},
         notes=[note for journal in journals for note in journal.notes],
-        started=attempt.lease.started if attempt.lease else claimed,
-        ended=attempt.lease.heartbeat if attempt.lease else claimed,
+        failure=None if fate.kind is None else Failure(type=fate.kind, message=fate.reason, phase=phase),
+        started=lease.started if lease else claimed,
+        ended=lease.heartbeat if lease else claimed,
         inputs={key: file.sha256 for key, file in frozen.inputs.items()},
+        slurm={"job_id": lease.slurm_job_id} if lease and lease.slurm_job_id else {},
         ranks=[
             RankReport(rank=rank, phase=journal.phase, metrics=journal.metrics if rank else {})
             for rank, journal in enumerate(journals)

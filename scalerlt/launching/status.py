@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from scalerlt.launching.recovery import why_lost
+from scalerlt.launching.headline import Headline, of_metrics, of_series
+from scalerlt.launching.jobs import Jobs
+from scalerlt.launching.queued import Queued
+from scalerlt.launching.recovery import NO_SLURM, fate_of
 from scalerlt.records.base import Scalar, UnreadableDocument, now
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.journal import Journal
@@ -20,6 +20,7 @@ from scalerlt.records.store import Attempt, SweepDirectory, sweeps
 
 BAD = frozenset({Verdict.FAILED, Verdict.KILLED, Verdict.LOST, Verdict.TIMEOUT, Verdict.PREEMPTED})
 """States that want a look at the log."""
+UNDER_WAY = ("running", "queued")
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,14 @@ class CellStatus:
     """One cell of one sweep.
 
     Attributes:
-        state: planned, running, skipped, or a verdict; `unsupported` may come from the plan or from a record.
-        reason: why it is not measured; of a running cell its phase.
+        state: planned, queued, running, skipped, or a verdict; `unsupported` may come from the plan or from a record.
+        reason: why it is not measured; of a running cell its phase, of a queued one what it waits for.
         attempt: number of the attempt that the state comes from.
         elapsed_seconds: how long that attempt took, or has been running.
+        headline: the newest figure of its series, or the one that its record is looked up for.
+        job: Slurm's id of the job that the attempt ran in, or that a queued cell waits for.
         log: standard error of that attempt.
+        unrecorded: whether the attempt ended without a record, so that the verdict is still to be written.
     """
 
     sweep: str
@@ -42,7 +46,10 @@ class CellStatus:
     attempt: int | None = None
     elapsed_seconds: float | None = None
     host: str | None = None
+    headline: Headline | None = None
+    job: str | None = None
     log: Path | None = None
+    unrecorded: bool = False
 
     @property
     def is_bad(self) -> bool:
@@ -50,37 +57,119 @@ class CellStatus:
         return self.state in BAD
 
 
-def status(runs: Path) -> list[CellStatus]:
+@dataclass(frozen=True)
+class SweepStatus:
+    """One sweep.
+
+    Attributes:
+        path: its directory.
+        cells: in the order of its plans.
+        faults: of each plan and submission that cannot be read the reason.
+    """
+
+    path: Path
+    cells: list[CellStatus]
+    faults: list[str]
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return self.path.name
+
+
+def status(runs: Path, jobs: Jobs = NO_SLURM) -> list[CellStatus]:
     """The state of each cell of a runs directory or of one sweep's, in the order of the plans."""
-    return [of_cell(sweep, cell) for sweep in sweeps(runs) for cell in _cells(sweep)]
+    return [cell for sweep in status_of_sweeps(runs, jobs) for cell in sweep.cells]
 
 
-def of_cell(sweep: SweepDirectory, planned: PlannedCell) -> CellStatus:
-    """The state of one cell: its answer, else what its newest attempt says, else what the plan says."""
-    cell = sweep.cell(planned.cell_id)
+def status_of_sweeps(runs: Path, jobs: Jobs = NO_SLURM) -> list[SweepStatus]:
+    """The state of each sweep of a runs directory, or of the one whose directory it is. Nothing is written.
+
+    Args:
+        jobs: what Slurm says of the jobs that hold attempts, or that wait.
+    """
+    found = [(sweep, list(_cells(sweep)), Queued(sweep.path)) for sweep in sweeps(runs)]
+    seen = [[_attempts(sweep, cell) for cell in cells] for sweep, cells, _ in found]
+    unsettled = [
+        queued.jobs_of(cell.cell_id, attempts)
+        for (_, cells, queued), of_cells in zip(found, seen, strict=True)
+        for cell, attempts in zip(cells, of_cells, strict=True)
+        if not any(attempt.answers for attempt in attempts)
+    ]
+    jobs.expect_attempts(
+        (attempt for of_cells in seen for attempts in of_cells for attempt in attempts), chain(*unsettled)
+    )
+    return [
+        SweepStatus(
+            sweep.path,
+            [
+                of_cell(sweep, cell, jobs, queued, attempts or None)
+                for cell, attempts in zip(cells, of_cells, strict=True)
+            ],
+            [str(plan) for _, plan in sweep.plans() if isinstance(plan, UnreadableDocument)] + queued.faults,
+        )
+        for (sweep, cells, queued), of_cells in zip(found, seen, strict=True)
+    ]
+
+
+def of_cell(
+    sweep: SweepDirectory,
+    planned: PlannedCell,
+    jobs: Jobs = NO_SLURM,
+    queued: Queued | None = None,
+    attempts: list[Attempt] | None = None,
+) -> CellStatus:
+    """The state of one cell.
+
+    A running attempt counts first, then its answer, then that a job is to run it, then what its newest attempt says,
+    and last what the plan says.
+
+    Args:
+        queued: what of the sweep was submitted to Slurm; None: that is not looked at.
+        attempts: the cell's, where they have been read.
+    """
     try:
-        attempts = cell.attempts()
+        attempts = attempts or sweep.cell(planned.cell_id).attempts()
     except UnreadableDocument as fault:
         return CellStatus(sweep.name, planned.cell_id, planned.axes, str(Verdict.LOST), str(fault))
-    answered = [attempt for attempt in attempts if attempt.record is not None and attempt.record.verdict.answers]
-    running = [attempt for attempt in attempts if attempt.is_running]
-    if chosen := next(iter(running or answered[-1:] or attempts[-1:]), None):
-        return _of_attempt(sweep, planned, chosen)
-    return CellStatus(sweep.name, planned.cell_id, planned.axes, planned.state, planned.reason)
+    running = next((attempt for attempt in attempts if jobs.runs(attempt)), None)
+    if running is not None:
+        return _of_attempt(sweep, planned, running, jobs, runs=True)
+    if answered := [attempt for attempt in attempts if attempt.answers]:
+        return _of_attempt(sweep, planned, answered[-1], jobs)
+    waiting = queued.waiting(planned.cell_id, attempts, jobs) if queued is not None else None
+    last = _of_attempt(sweep, planned, attempts[-1], jobs) if attempts else None
+    if waiting is not None and waiting.certain:
+        number = last.attempt if last else None
+        reason = f"{waiting.reason}; attempt {number} ended {last.state}" if last else waiting.reason
+        return CellStatus(sweep.name, planned.cell_id, planned.axes, "queued", reason, number, job=waiting.job_id)
+    if last is not None:
+        return last
+    why = planned.reason or (waiting.reason if waiting is not None else None)
+    return CellStatus(sweep.name, planned.cell_id, planned.axes, planned.state, why)
 
 
-def _of_attempt(sweep: SweepDirectory, planned: PlannedCell, attempt: Attempt) -> CellStatus:
+def _of_attempt(
+    sweep: SweepDirectory, planned: PlannedCell, attempt: Attempt, jobs: Jobs, *, runs: bool = False
+) -> CellStatus:
     lease, record = attempt.lease, attempt.record
+    reason: str | None
     elapsed: float | None
     if record is not None:
         state, reason = str(record.verdict), record.reason
         elapsed = _seconds(record.started, record.ended)
-    elif attempt.is_running:
-        state, reason = "running", _where(attempt)
-        elapsed = _seconds(lease.started, now()) if lease else None
+        headline = of_metrics(record.metrics) or of_series(attempt.path)
     else:
-        state, reason = str(Verdict.LOST), attempt.fault or why_lost(lease)
-        elapsed = _seconds(lease.started, lease.heartbeat) if lease else None
+        journal = Journal.of(attempt.path, 0)
+        headline = of_series(attempt.path) or of_metrics(journal.metrics)
+        if runs:
+            state, reason = "running", _where(journal)
+            elapsed = _seconds(lease.started, now()) if lease else None
+        else:
+            fate = fate_of(attempt, jobs)
+            state = str(Verdict.LOST if attempt.fault else fate.verdict)
+            reason = attempt.fault or fate.reason
+            elapsed = _seconds(lease.started, lease.heartbeat) if lease else None
     return CellStatus(
         sweep.name,
         planned.cell_id,
@@ -90,46 +179,16 @@ def _of_attempt(sweep: SweepDirectory, planned: PlannedCell, attempt: Attempt) -
         attempt.number,
         elapsed,
         lease.host if lease else None,
+        headline,
+        _job_of(attempt, jobs),
         attempt.path / "stderr.log",
+        unrecorded=record is None and not runs,
     )
 
 
-def table(cells: Iterable[CellStatus]) -> Table:
-    """The states as a table for the terminal."""
-    shown = Table("sweep", "cell", "state", "attempt", "elapsed", "host", "reason", box=None, pad_edge=False)
-    for cell in cells:
-        shown.add_row(
-            Text(cell.sweep),
-            Text(cell.cell_id),
-            cell.state,
-            "" if cell.attempt is None else str(cell.attempt),
-            "" if cell.elapsed_seconds is None else duration(cell.elapsed_seconds),
-            Text(cell.host or ""),
-            Text(cell.reason or ""),
-        )
-    return shown
-
-
-def show_status(runs: Path) -> int:
-    """Print the state of each cell, the totals, and the logs of those that ended badly; returns the exit code."""
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = 1000  # one line per cell, for programs
-    cells = status(runs)
-    for sweep in sweeps(runs):
-        for _, plan in sweep.plans():
-            if isinstance(plan, UnreadableDocument):
-                console.print(f"passed over: {plan}", soft_wrap=True)
-    if not cells:
-        console.print(f"{runs}: no cells")
-        return 0
-    console.print(table(cells))
-    console.print()
-    console.print(totals(cell.state for cell in cells))
-    for cell in cells:
-        if cell.is_bad:
-            console.print(f"  {cell.state} {cell.cell_id}: {cell.log}", soft_wrap=True)
-    return 0
+def of_cells(count: int) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{count} cell{'' if count == 1 else 's'}"
 
 
 def totals(states: Iterable[str]) -> str:
@@ -138,8 +197,7 @@ def totals(states: Iterable[str]) -> str:
     parts = ", ".join(
         f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     )
-    cells = sum(counts.values())
-    return f"{cells} cell{'' if cells == 1 else 's'}: {parts}"
+    return f"{of_cells(sum(counts.values()))}: {parts}"
 
 
 def duration(seconds: float) -> str:
@@ -167,8 +225,23 @@ def _cells(sweep: SweepDirectory) -> Iterable[PlannedCell]:
     return cells.values()
 
 
-def _where(attempt: Attempt) -> str | None:
-    journal = Journal.of(attempt.path, 0)
+def _job_of(attempt: Attempt, jobs: Jobs) -> str | None:
+    """As Slurm's commands show it; a process of an array knows only the number that its job has for itself."""
+    if attempt.record is not None and (recorded := attempt.record.slurm.get("job_id")):
+        return str(recorded)
+    own = attempt.lease.slurm_job_id if attempt.lease else None
+    job = jobs.listed(own) if own is not None and attempt.record is None else None
+    return own if job is None else job.job_id
+
+
+def _attempts(sweep: SweepDirectory, planned: PlannedCell) -> list[Attempt]:
+    try:
+        return sweep.cell(planned.cell_id).attempts()
+    except UnreadableDocument:
+        return []
+
+
+def _where(journal: Journal) -> str | None:
     if journal.phase is None:
         return None
     inner = "" if journal.done is None else f" {journal.done}/{journal.total} {journal.what}".rstrip()

@@ -24,6 +24,12 @@ def own_device_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(locks))
 
 
+@pytest.fixture(autouse=True)
+def alone_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else runs where the tests do."""
+    monkeypatch.setattr(local, "crowded", lambda: None)
+
+
 @pytest.fixture(scope="session")
 def kept_server() -> Iterator[ForkServer]:
     with ForkServer() as server:

@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching.fake_slurm import FakeSlurm, submit, sweep_of
 from launching.queue_process import plan_of
 from rich.console import Console
 from worker.frozen import freeze
 
+from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.local import Outcome, preloaded, run_plan
 from scalerlt.launching.progress import Display
+from scalerlt.launching.slurm.ask import JobState
 from scalerlt.launching.status import status
+from scalerlt.planning.cost import Cost
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.record import Record, Verdict
@@ -206,3 +210,55 @@ def test_what_is_imported_for_all_cells_starts_no_thread_and_spares_them_the_com
     threads, imported_by_an_optimizer = map(int, ran.stdout.split())
     assert threads == 1
     assert imported_by_an_optimizer < 50  # else the compiler's hundreds
+
+
+def test_a_cell_that_a_slurm_job_is_going_to_run_is_left_to_it(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path / "sweep", "nothing", "waits")
+    submit(sweep, [["waits"], ["nothing"]], [("12", [0]), ("13", [1])])
+    directory, shown = SweepDirectory(sweep), io.StringIO()
+    slurm = FakeSlurm(listed={"12": JobState("12", "PENDING", "Priority")})
+    plan = plan_of(directory)
+    display = Display(Console(file=shown, width=200))
+    outcome = run_plan(sweep, plan, "001.json", display=display, jobs=Jobs(slurm))
+    assert {cell.cell_id: cell.state for cell in outcome.cells} == {"nothing": "measured", "waits": "queued"}
+    assert outcome.exit_code == 0 and attempts(sweep, "waits") == []
+    assert all(question == ["12", "13"] for question in slurm.questions), "one question for all"
+    assert "not to run: 1 cell: 1 queued" in shown.getvalue()
+
+
+def test_a_timed_cell_on_a_machine_that_others_use_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scalerlt.launching import local
+
+    monkeypatch.setattr(local, "crowded", lambda: "other processes used 1.5 of the 2 CPUs")
+    freeze(tmp_path, "measures")
+    freeze(tmp_path, "nothing")
+    monkeypatch.setattr(local, "_is_timed", lambda config: config["experiment"]["_target_"].endswith("measures"))
+    _, shown = run(tmp_path)
+    assert record(tmp_path, "measures").notes == ["other processes used 1.5 of the 2 CPUs"]
+    assert record(tmp_path, "nothing").notes == []
+    assert shown.count("warning: ") == 1
+    assert "warning: measures: other processes used 1.5 of the 2 CPUs" in shown
+
+
+def test_an_experiment_that_repeats_is_timed_and_a_training_is_not() -> None:
+    from scalerlt.launching.local import _is_timed
+
+    names = ("rollout_throughput", "actor_update", "planning_speed", "gsm8k_eval", "gsm8k_reward")
+    assert [_is_timed({"experiment": {"name": name}}) for name in names] == [True, True, True, False, False]
+
+
+def test_what_planning_expects_is_what_is_left(tmp_path: Path) -> None:
+    freeze(tmp_path, "measures")
+    freeze(tmp_path, "nothing")
+    directory, shown = SweepDirectory(tmp_path), io.StringIO()
+    plan = plan_of(directory)
+    display = Display(Console(file=shown, width=200))
+    asked: list[str] = []
+
+    def cost_of(cell_id: str) -> Cost:
+        asked.append(cell_id)
+        return Cost(None if cell_id == "measures" else 7200.0, 0.0, "similar", "")
+
+    run_plan(tmp_path, plan, "001.json", display=display, cost_of=cost_of)
+    assert asked == ["measures", "nothing"]
+    assert "(about 2 h 00 min left)" in shown.getvalue()

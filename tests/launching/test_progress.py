@@ -8,6 +8,7 @@ from rich.console import Console
 
 from scalerlt.launching import progress
 from scalerlt.launching.progress import display
+from scalerlt.planning.cost import Cost
 from scalerlt.records.record import Record, Verdict
 from scalerlt.worker.supervisor import Glimpse
 
@@ -39,8 +40,8 @@ def record(verdict: Verdict, reason: str | None = None) -> Record:
     )
 
 
-def glimpse(phase: str | None = "time", done: int | None = 3, what: str = "steps") -> Glimpse:
-    return Glimpse(Path("attempt-001"), 0.0, phase, done, None if done is None else 10, what, 0)
+def glimpse(phase: str | None = "time", done: int | None = 3, what: str = "steps", total: int = 10) -> Glimpse:
+    return Glimpse(Path("attempt-001"), 0.0, phase, done, None if done is None else total, what, 0)
 
 
 def play(clock: Clock, *, terminal: bool) -> str:
@@ -64,11 +65,32 @@ def play(clock: Clock, *, terminal: bool) -> str:
 
 def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
     assert play(clock, terminal=False).splitlines() == [
-        "[ 1/12] cell-a measured in 20 s",
-        "[ 2/12] cell-b: time 3/10 steps, 30 s, about 3 min 20 s left",
-        "[ 2/12] cell-b oom in 40 s: MemoryError",
+        "[ 1/12] cell-a measured in 20 s (about 3 min 40 s left)",
+        "[ 2/12] cell-b: time 3/10 steps, 30 s, at least 5 min 00 s left",
+        "[ 2/12] cell-b oom in 40 s: MemoryError (about 5 min 00 s left)",
         "[ 3/12] cell-c measured",
     ]
+
+
+def test_a_cell_of_hours_gives_few_lines_without_a_terminal(clock: Clock) -> None:
+    """One when it ends; before, signs of life that become rarer, each with what is left of it."""
+    file = io.StringIO()
+    with display(Console(file=file, width=150)) as shown:
+        shown.begin(1, {"cell-a": Cost(36000.0, 0.0, "estimated", "")})
+        shown.starting("cell-a")
+        for second in range(1, 3601):
+            clock.now += 1
+            shown.glimpse(glimpse(done=second // 36 or None, total=100))
+        shown.finished("cell-a", record(Verdict.MEASURED))
+    lines = file.getvalue().splitlines()
+    assert [line.partition(", ")[2] for line in lines[:4]] == [
+        "30 s, about 9 h 59 min left",
+        "1 min 30 s, about 58 min 30 s left",
+        "3 min 30 s, about 56 min 30 s left",
+        "7 min 30 s, about 52 min 30 s left",
+    ]
+    assert len(lines) == 10
+    assert lines[-1] == "[1/1] cell-a measured in 1 h 00 min"
 
 
 def test_on_a_terminal_the_bar_is_drawn_once_a_second_and_cleared_away(clock: Clock) -> None:

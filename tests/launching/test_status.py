@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 from worker.frozen import freeze
 
-from scalerlt.launching.status import duration, show_status, status, table
+from scalerlt.launching.status import duration, status
+from scalerlt.launching.watching import show_status, table
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.record import Record, Verdict
@@ -100,7 +101,7 @@ def test_every_cell_has_one_state(sweep: Path) -> None:
 
 def test_it_is_shown_with_totals_and_logs(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (sweep / "plans" / "003.json").write_text("{}")
-    assert show_status(sweep.parent) == 0
+    assert show_status(sweep.parent) == 1
     shown = capsys.readouterr().out
     assert f"passed over: {sweep}/plans/003.json" in shown
     assert "9 cells: 2 lost, 2 measured, 2 planned, 1 running, 1 skipped, 1 unsupported" in shown
