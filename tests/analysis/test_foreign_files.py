@@ -22,7 +22,7 @@ READ = """
 import sys
 from pathlib import Path
 from scalerlt.analysis import build_report, load_metrics, load_runs, load_series
-from scalerlt.launching.status import show_status
+from scalerlt.launching.watching import show_status
 runs, out = Path(sys.argv[1]), Path(sys.argv[2])
 show_status(runs)
 for load in (load_runs, load_metrics, load_series):
