@@ -11,7 +11,7 @@ WORKERS ?= -n 2 --dist loadfile
 TORCH = torch==2.13.0
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
 
-.PHONY: install demo test lint test-core test-wheel test-browser test-vllm clean
+.PHONY: install demo test lint test-core test-wheel test-browser test-vllm test-slurm soak clean
 
 install: $(VENV)/.installed
 
@@ -74,6 +74,17 @@ test-vllm: .venv-vllm/.installed-vllm
 	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement .ci/constraints-vllm.txt
 	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
+
+# Sweeps on a real Slurm, with accounting and without; installed by apt where there is none, and started and stopped
+# here, in a folder of its own. Most of the tests wait, so there are more workers than cores.
+test-slurm: $(VENV)/.installed-dev
+	.ci/slurm
+	$(VENV)/bin/python -m pytest -q -n 8 tests/slurm --run-slurm --durations=10
+
+# A sweep of 200 small cells through faults, interruptions and kills; minutes; prints its figures (docs/reliability.md).
+# make soak SOAK="--seed 7 --cells 50"
+soak: $(VENV)/.installed-dev
+	PYTHONPATH=tests $(VENV)/bin/python -m soak.course $(SOAK)
 
 clean:
 	rm -rf .venv .venv-core .venv-vllm build dist

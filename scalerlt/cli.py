@@ -4,16 +4,29 @@ import argparse
 import errno
 import json
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalerlt.errors import RequestErrors, UserError
 
 if TYPE_CHECKING:
+    from scalerlt.launching.local import Outcome
+    from scalerlt.launching.progress import Display
+    from scalerlt.launching.slurm.outlook import Outlook
+    from scalerlt.planning.forecast import Forecast
     from scalerlt.planning.request import Request
+    from scalerlt.planning.resolve import ResolvedCell
+    from scalerlt.records.plan import Plan
+    from scalerlt.records.store import SweepDirectory
+
+    Start = Callable[[SweepDirectory, Plan, str, Display], Outcome]
+    """Runs a frozen plan, given its file's name."""
 
 HELP = """\
 usage: scalerlt COMMAND ...
@@ -21,9 +34,10 @@ usage: scalerlt COMMAND ...
   run [overrides]             one cell, here; prints its record
   sweep [NAME] [overrides]    every cell of a sweep; the same as python -m scalerlt -m +sweeps=NAME [overrides]
   plan [NAME] [overrides]     what a sweep would run, its cost, memory and margins; writes nothing
-  status [RUNS]               the state of each cell
+  status [RUNS]               the state of each cell; --watch, --failed, --json
   show CELL                   what the policy wrote: answers, grades, exit depths
   report [RUNS] [--out DIR]   tables and figures, from records only
+  wandb-sync [RUNS]           upload the offline runs of tracker=wandb
   doctor                      what this machine can do
 
 Overrides are Hydra's: precision=bf16 batch.group_size=8 seed=0,1,2
@@ -108,6 +122,7 @@ def plan(arguments: list[str]) -> int:
     from scalerlt.planning.forecast import forecast, refuse_above
     from scalerlt.planning.hydra_bridge import compose
     from scalerlt.planning.inference import infers_oom, with_inferred
+    from scalerlt.planning.launcher import machine_of
     from scalerlt.planning.plan import make_plan
     from scalerlt.planning.resolve import resolve_all
     from scalerlt.planning.show import show_plan
@@ -118,28 +133,69 @@ def plan(arguments: list[str]) -> int:
     request = compose(_named_sweep(options.overrides), options.config_dir)
     _warn(request)
     revision = provenance() if "other_revision" in request.retry else {}
-    cells = resolve_all(request.cells)
+    cells = resolve_all(request.cells, machine_of(request.launcher))
     planned = make_plan(request, cells, revision)
     directory = SweepDirectory(Path(request.runs_dir) / planned.sweep)
     if infers_oom(request.launcher):
         planned = with_inferred(planned, directory, request.retry)
     seen = forecast(planned, cells, request)
     refuse_above(request.max_gpu_hours, seen)
+    jobs = _jobs(request, seen, cells)
     if options.json:
-        print(json.dumps(finite(seen.to_plain()), indent=1, ensure_ascii=False, allow_nan=False))
+        plain = seen.to_plain() | ({} if jobs is None else {"jobs": [asdict(group) for group in jobs]})
+        print(json.dumps(finite(plain), indent=1, ensure_ascii=False, allow_nan=False))
     else:
         show_plan(seen)
+        for group in jobs or []:
+            print("\n".join([f"Slurm: {group.sentence}", *(f"warning: {text}" for text in group.warnings)]))
     return 0
 
 
 def status(arguments: list[str]) -> int:
     """Show the state of each cell."""
-    parser = argparse.ArgumentParser(prog="scalerlt status", description="The state of each cell, from its files.")
-    parser.add_argument("runs", nargs="?", default="runs", metavar="RUNS", help="a runs directory, or one sweep's")
+    parser = argparse.ArgumentParser(
+        prog="scalerlt status",
+        description="The state of each cell, from its files and, where it was submitted, from Slurm's queue.",
+        epilog="Exit codes: 1 when some cells have failed, or were killed, lost, preempted or timed out, and no job is "
+        "going to run them; 2 the request is wrong; else 0.",
+    )
+    parser.add_argument("runs", nargs="?", default=None, metavar="RUNS", help="a runs directory, or one sweep's (runs)")
+    parser.add_argument("--failed", action="store_true", help="only what ended badly, with the last lines of its log")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document (docs/sweeps.md says what is in it)"
+    )
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        const="5",
+        metavar="SECONDS",
+        help="again and again (every 5 s), until nothing runs or is queued",
+    )
+    parser.add_argument(
+        "--reconcile", action="store_true", help="first write the records of attempts that ended without one"
+    )
     options = parser.parse_args(arguments)
-    from scalerlt.launching.status import show_status
+    if options.watch is not None and options.json:
+        raise UserError("--json prints one document: leave out --watch, and ask again as often as you like")
+    seconds, runs = _every(options.watch, options.runs)
+    from scalerlt.launching.jobs import Jobs
+    from scalerlt.launching.recovery import reconcile_all
+    from scalerlt.launching.slurm.ask import Slurm
+    from scalerlt.launching.watching import show_status, watch
+    from scalerlt.records.store import sweeps
 
-    return show_status(_existing(options.runs))
+    faults: list[str] = []
+
+    def say(text: str) -> None:
+        faults.append(text)
+        print(text, file=sys.stderr)
+
+    jobs = Jobs(Slurm(say) if shutil.which("squeue") else None)
+    if options.reconcile:
+        reconcile_all(sweeps(runs), jobs, lambda text: print(text, file=sys.stderr if options.json else sys.stdout))
+    if seconds is not None:
+        return watch(runs, jobs, seconds, failed=options.failed)
+    return show_status(runs, jobs, failed=options.failed, as_json=options.json, faults=faults)
 
 
 def show(arguments: list[str]) -> int:
@@ -184,6 +240,20 @@ def report(arguments: list[str]) -> int:
     return 0
 
 
+def wandb_sync(arguments: list[str]) -> int:
+    """Upload the offline runs of tracker=wandb."""
+    parser = argparse.ArgumentParser(
+        prog="scalerlt wandb-sync",
+        description="Upload the offline runs that tracker=wandb has left, one by one, each once.",
+        epilog="Exit codes: 1 when some were not uploaded, 2 the request is wrong, else 0.",
+    )
+    parser.add_argument("runs", nargs="?", default="runs", metavar="RUNS", help="a runs directory, or one sweep's")
+    options = parser.parse_args(arguments)
+    from scalerlt.tracking.sync import sync
+
+    return sync(_existing(options.runs))
+
+
 def doctor(arguments: list[str]) -> int:
     """Say what this machine can do."""
     argparse.ArgumentParser(prog="scalerlt doctor", description="What this machine can do.").parse_args(arguments)
@@ -199,6 +269,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "status": status,
     "show": show,
     "report": report,
+    "wandb-sync": wandb_sync,
     "doctor": doctor,
 }
 
@@ -210,34 +281,90 @@ def _hydra(arguments: list[str]) -> int:
 
 
 def _execute(request: "Request") -> int:
-    """Plan, freeze and run a request on this machine."""
-    from scalerlt.launching.local import run_plan
+    """Plan, freeze and run a request: here, or by the jobs of a Slurm cluster."""
     from scalerlt.launching.progress import display
     from scalerlt.launching.show import show_record
+    from scalerlt.launching.status import of_cells
     from scalerlt.planning.forecast import forecast, refuse_above
     from scalerlt.planning.inference import infers_oom, with_inferred
+    from scalerlt.planning.launcher import machine_of
     from scalerlt.planning.plan import freeze, make_plan
     from scalerlt.planning.resolve import resolve_all
     from scalerlt.records.provenance import provenance
     from scalerlt.records.store import SweepDirectory
 
     infer_oom = infers_oom(request.launcher)
-    cells = resolve_all(request.cells)
+    cells = resolve_all(request.cells, machine_of(request.launcher))
     planned = make_plan(request, cells, provenance())
     if infer_oom:
         planned = with_inferred(planned, SweepDirectory(Path(request.runs_dir) / planned.sweep), request.retry)
     if request.max_gpu_hours is not None:
         refuse_above(request.max_gpu_hours, forecast(planned, cells, request))
+    start = _on_slurm(request, cells) if request.launcher.get("kind") == "slurm" else _here(request, cells, infer_oom)
     directory, name = freeze(planned, cells, Path(request.runs_dir))
     _warn(request)
     with display() as shown:
         for state in ("unsupported", "skipped"):
             for reason, count in Counter(cell.reason for cell in planned.cells if cell.state == state).items():
-                shown.say(f"{state} ({count} of {len(planned.cells)} cells): {reason}")
-        outcome = run_plan(directory.path, planned, name, display=shown, retry=request.retry, infer_oom=infer_oom)
+                shown.say(f"{state} ({count} of {of_cells(len(planned.cells))}): {reason}")
+        outcome = start(directory, planned, name, shown)
     if len(planned.cells) == 1 and (record := directory.cell(planned.cells[0].cell_id).last_record()) is not None:
         show_record(record)
     return outcome.exit_code
+
+
+def _here(request: "Request", cells: "list[ResolvedCell]", infer_oom: bool) -> "Start":
+    from scalerlt.launching.jobs import Jobs
+    from scalerlt.launching.local import run_plan
+    from scalerlt.launching.slurm.ask import Slurm
+    from scalerlt.planning.cost import Costs, measured
+
+    by_id = {cell.cell_id: cell for cell in cells}
+    costs = cache(lambda: Costs(measured(Path(request.runs_dir))))  # read when there is something to run
+    return lambda directory, plan, name, shown: run_plan(
+        directory.path,
+        plan,
+        name,
+        display=shown,
+        retry=request.retry,
+        infer_oom=infer_oom,
+        cost_of=lambda cell_id: costs().of(by_id[cell_id]),
+        jobs=Jobs(Slurm(shown.say)) if shutil.which("squeue") else None,
+    )
+
+
+def _on_slurm(request: "Request", cells: "list[ResolvedCell]") -> "Start":
+    """Checks what can be checked before anything is written."""
+    from scalerlt.launching.slurm.items import check_nodes
+    from scalerlt.launching.slurm.run import check_slurm, run_on_slurm
+    from scalerlt.planning.cost import Costs, measured
+    from scalerlt.planning.launcher import SlurmSettings, read_launcher
+
+    settings = read_launcher(request.launcher)
+    assert isinstance(settings, SlurmSettings)
+    check_nodes(cells, settings)
+    request.warnings.extend(check_slurm(Path(request.runs_dir)))
+    costs = cache(lambda: Costs(measured(Path(request.runs_dir))))
+    return lambda directory, plan, name, shown: run_on_slurm(
+        directory.path,
+        plan,
+        name,
+        cells,
+        settings,
+        display=shown,
+        retry=request.retry,
+        seconds=lambda cell: costs().of(cell).seconds,
+    )
+
+
+def _jobs(request: "Request", seen: "Forecast", cells: "list[ResolvedCell]") -> "list[Outlook] | None":
+    """What a cluster's launcher would submit; None of another launcher."""
+    if request.launcher.get("kind") != "slurm":
+        return None
+    from scalerlt.launching.slurm.outlook import of_forecast
+    from scalerlt.records.store import SweepDirectory
+
+    return of_forecast(seen, cells, request.launcher, SweepDirectory(Path(request.runs_dir) / seen.plan.sweep))
 
 
 def _warn(request: "Request") -> None:
@@ -270,6 +397,19 @@ def _list_of_sweeps() -> str:
 
 def _asks_for_help(arguments: list[str]) -> bool:
     return "-h" in arguments or "--help" in arguments
+
+
+def _every(watch: str | None, runs: str | None) -> tuple[float | None, Path]:
+    """How often to look, and where: in `--watch runs` the word is no number but the directory."""
+    if watch is not None and runs is None and not watch.replace(".", "", 1).isdigit():
+        watch, runs = "5", watch
+    try:
+        seconds = None if watch is None else float(watch)
+    except ValueError:
+        seconds = 0.0
+    if seconds is not None and not 0.1 <= seconds <= 86400:
+        raise UserError(f"--watch {watch}: give seconds, from 0.1 to 86400")
+    return seconds, _existing(runs or "runs")
 
 
 def _existing(runs: str) -> Path:

@@ -23,6 +23,7 @@ PACKAGES = {
     "safetensors": "reading checkpoints: pip install 'scalerlt[torch]'",
     "tokenizers": "tokenizers of real checkpoints: pip install 'scalerlt[torch]'",
     "wandb": "mirroring to Weights & Biases: pip install 'scalerlt[wandb]'",
+    "tensorboard": "mirroring as TensorBoard files: pip install 'scalerlt[tensorboard]'",
     "vllm": "the vLLM engine: pip install 'scalerlt[vllm]'",
     "transformers": "Hugging Face models: pip install 'scalerlt[hf]'",
     "pynvml": "GPU names and drivers: pip install 'scalerlt[gpu]'",

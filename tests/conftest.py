@@ -49,6 +49,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="also open a report in a headless Chromium (needs chromium, chromedriver and selenium; make test-browser)",
     )
+    parser.addoption(
+        "--run-slurm",
+        action="store_true",
+        help="also start a real Slurm on this host and run sweeps on it (needs Debian's slurm-wlm, munge, slurmdbd and "
+        "mariadb-server; minutes; make test-slurm)",
+    )
+    parser.addoption(
+        "--run-soak",
+        action="store_true",
+        help="also run a sweep of 200 cells through faults, interruptions and kills (minutes; make soak)",
+    )
+    parser.addoption("--soak-seed", type=int, help="of what the soak leaves to chance (default: a new one)")
+    parser.addoption("--soak-cells", type=int, default=200, help="how many cells the soak has (default: 200)")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -18,7 +18,7 @@ ALLOWED = {
     "records": {"errors"},
     "schema": {"errors", "records"},
     "planning": {"errors", "power", "records", "schema", "measure.environment"},
-    "launching": {"errors", "records", "schema", "planning", "worker.supervisor"},
+    "launching": {"errors", "records", "schema", "planning", "worker.supervisor", "worker.slurm_job"},
     "worker": {"errors", "records", "schema", "experiments", "measure", "tracking"},
     "experiments": {
         "errors",
@@ -39,8 +39,9 @@ ALLOWED = {
     "publication": {"errors", "records", "schema", "models", "numerics", "rollout"},
     "tasks": {"errors", "records", "schema"},
     "measure": {"errors", "records"},
+    "tracking": {"errors", "records"},
     "analysis": {"errors", "power", "records"},
-    "cli": {"errors", "records", "launching", "planning", "analysis", "doctor"},
+    "cli": {"errors", "records", "launching", "planning", "analysis", "doctor", "tracking.sync"},
     "doctor": {"errors", "records", "schema"},
 }
 """For each package the others that it may import; a dotted entry allows that one module."""
@@ -50,12 +51,14 @@ TORCH_FREE = (
     "planning",
     "launching",
     "records",
+    "tracking",
     "analysis",
     "cli",
     "doctor",
     "errors",
     "power",
     "worker.supervisor",
+    "worker.slurm_job",
 )
 
 

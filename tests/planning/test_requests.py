@@ -156,6 +156,28 @@ def test_a_key_that_only_one_option_has_is_an_error_for_the_other() -> None:
     assert any("difficulty" in problem for problem in swept)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            "checkpoint=layer checkpoint.loop_interval=3",
+            "checkpoint.loop_interval is not a configuration key of checkpoint=layer; checkpoint=segments has it",
+        ),
+        ("checkpoint=layer,loop checkpoint.loop_interval=1", "of checkpoint=layer or checkpoint=loop; checkpoint=segm"),
+        (
+            "checkpoint.wave_responses=2",
+            "of checkpoint=none; checkpoint=auto, checkpoint=joint, checkpoint=prefix and checkpoint=streamed have it",
+        ),
+        ("checkpoint.loop_intervall=1", "checkpoint.loop_intervall is not a configuration key"),
+        ("checkpoint.nonsense=1", "checkpoint.nonsense is not a configuration key; did you mean"),
+    ],
+)
+def test_a_key_of_another_option_names_the_options_that_have_it(overrides: str, said: str) -> None:
+    (problem,) = problems_of(*overrides.split())
+    assert said in problem
+    assert ("have it" in problem or "has it" in problem) == ("have it" in said or "segm" in said)
+
+
 def test_device_auto_is_resolved_before_freezing() -> None:
     cells = compose([]).cells
     assert resolve_all(cells, CPU)[0].config["device"]["type"] == "cpu"
@@ -307,7 +329,7 @@ def test_a_circular_interpolation_is_one_line() -> None:
             "union: [{grid: {precision: fp32, batch: small}}, {grid: {batch: small, precision: fp32}}]\n"
             "sample: {size: 2, seed: 0}",
             [],
-            "a sample of 2 cannot be drawn from 1 cells",
+            "a sample of 2 cannot be drawn from 1 cell",
         ),
         ("grid: {precision: [fp32, bf16]}\ncohorts: 2", ["cohort=0,0"], "cohort=0 stands twice"),
         ("list: [{batch: small}, {batch: small, seed: 1}]", ["seed=1"], "two cells of a list are the same"),
