@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -61,18 +61,42 @@ def visible_gpus() -> list[str] | None:
 
 
 class Company:
-    """The cells that run or have run beside one."""
+    """The cells that run or have run beside one.
 
-    def __init__(self, cells: set[str], changing: threading.Condition) -> None:
-        self.cells = cells
-        self.is_told = False
+    Attributes:
+        runs: whether the cell itself does.
+    """
+
+    def __init__(self, cell_id: str, running: Mapping[str, "Company"], changing: threading.Condition) -> None:
+        self.cell_id = cell_id
+        self.cells: set[str] = set()
+        self.runs = False
+        self._running = running
         self._changing = changing
+
+    def begin(self) -> None:
+        """The cell starts now, not when it got its turn: until then it may turn out to be done, or to have no time."""
+        with self._changing:
+            for other in self._others():
+                other.cells.add(self.cell_id)
+                self.cells.add(other.cell_id)
+            self.runs = True
 
     def tell(self) -> list[str]:
         """Their ids, in order. What starts from now on is not counted, as little as it counts this cell."""
         with self._changing:
-            self.is_told = True
+            self.runs = False
             return sorted(self.cells)
+
+    def leave(self) -> None:
+        """The cell's turn is over; where it started and was somebody else's after all, it has been beside nobody."""
+        if self.runs:
+            self.runs = False
+            for other in self._others():
+                other.cells.discard(self.cell_id)
+
+    def _others(self) -> list["Company"]:
+        return [company for company in self._running.values() if company is not self and company.runs]
 
 
 class Neighbours:
@@ -112,7 +136,7 @@ class Neighbours:
         finally:
             if not given_up:
                 with self._changed:
-                    del self._running[cell_id]
+                    self._running.pop(cell_id).leave()
                     self._alone = False
                     self._changed.notify_all()
 
@@ -121,10 +145,7 @@ class Neighbours:
 
     def _begin(self, cell_id: str, alone: bool) -> None:
         self._alone = alone
-        others = {name: company for name, company in self._running.items() if not company.is_told}
-        for company in others.values():
-            company.cells.add(cell_id)
-        self._running[cell_id] = Company(set(others), self._changed)
+        self._running[cell_id] = Company(cell_id, self._running, self._changed)
 
 
 def _part(things: Sequence[T], number: int, of: int) -> list[T]:

@@ -235,6 +235,7 @@ class Slot(threading.Thread):
             submitted=self._job.queue.provenance,
             beside=company.tell,
         )
+        company.begin()
         try:
             needs_server = planned.axes.get("device") != "cuda"
             record = Supervisor(server if needs_server else None, self._job.nodes).run(

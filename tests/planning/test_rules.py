@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerlt.errors import RequestErrors
-from scalerlt.planning import ruling
+from scalerlt.planning import launcher
 from scalerlt.planning.hydra_bridge import CONF, compose
 from scalerlt.planning.plan import freeze, make_plan
 from scalerlt.planning.request import Request
@@ -26,7 +26,7 @@ DEFAULT_ROLLOUTS = yaml.safe_load((CONF / "task" / "arithmetic.yaml").read_text(
 
 @pytest.fixture(autouse=True)
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ruling, "this_machine", lambda: CPU)
+    monkeypatch.setattr(launcher, "this_machine", lambda: CPU)
 
 
 def request_of(directory: Path, text: str, *overrides: str) -> Request:

@@ -279,9 +279,12 @@ def test_signals_to_a_whole_job_do_not_end_a_mirror(
     done: list[Record] = []
     thread = threading.Thread(target=lambda: done.append(supervisor.run(cell_file)))
     thread.start()
-    wait_for(lambda: (cell_file.parent / "attempt-001/mirrors/mirror.log").exists())
-    me = psutil.Process()
-    (mirroring,) = [child for child in me.children() if "scalerlt.tracking" in child.cmdline()]
+
+    def mirrors() -> list[psutil.Process]:
+        return [child for child in psutil.Process().children() if "scalerlt.tracking" in child.cmdline()]
+
+    wait_for(lambda: bool(mirrors()))
+    (mirroring,) = mirrors()
     mirroring.send_signal(number)  # most likely while it still imports
     time.sleep(0.2)
     (cell_file.parent / "go").touch()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from worker.job_sweep import make_queue
 from scalerlt.records.lease import Lease
 from scalerlt.worker.claims import Claims
 from scalerlt.worker.processes import search_path
-from scalerlt.worker.slots import Neighbours, shares
+from scalerlt.worker.slots import Company, Neighbours, shares
 from scalerlt.worker.slurm import SlurmJob, end_of, in_words, is_preempted
 from scalerlt.worker.work_queue import WorkQueue
 
@@ -123,6 +124,7 @@ def test_one_that_waits_for_its_peace_is_not_passed_by() -> None:
     def run(cell: str, alone: bool, asks: threading.Event) -> None:
         with neighbours.turn(cell, alone=alone, give_up=lambda: bool(asks.set())) as company:
             assert company is not None
+            company.begin()
             time.sleep(0.5)
             told.append((cell, company.tell()))
 
@@ -210,3 +212,26 @@ def test_what_does_not_fit_is_left_and_what_fits_is_taken(tmp_path: Path) -> Non
     assert work.left() == ["a", "b"]
     work.give_back(taken)
     assert work.left() == ["a", "b", "c"]
+
+
+def test_a_cell_is_beside_those_that_ran_and_they_beside_it() -> None:
+    """Of b, which has its turn and does not run, and c, which another job has begun in this moment, nobody says so."""
+    neighbours = Neighbours()
+
+    def turn(cell: str) -> AbstractContextManager[Company | None]:
+        return neighbours.turn(cell, alone=False, give_up=lambda: False)
+
+    with turn("a") as a, turn("d") as d:
+        assert a is not None and d is not None
+        a.begin()
+        with turn("b"):
+            pass
+        with turn("c") as c:
+            assert c is not None
+            c.begin()
+        d.begin()
+        assert (a.tell(), d.tell()) == (["d"], ["a"])
+        with turn("e") as e:
+            assert e is not None
+            e.begin()
+            assert e.tell() == [], "a and d had ended"
