@@ -50,7 +50,7 @@ def work_through(
 
     Two jobs never run one cell; what a job has taken and not finished goes back into the queue. A job that must end
     early, or has no time left, has its running cells save their state, and puts itself back into Slurm's queue: at most
-    `max_requeues` times, and only if it got any further.
+    `max_requeues` times, and after its whole time only if it got any further.
 
     Args:
         queue_path: the queue's file.
@@ -158,17 +158,22 @@ class JobRun:
         return time.monotonic() - self._began < 2 * STALE_AFTER_SECONDS and self.work.waits_for_earlier_self
 
     def _put_back(self) -> None:
-        """Have Slurm start the job again, if something is left, and this time something was done."""
+        """Have Slurm start the job again, if something is left and that is not in vain."""
         left = [] if self.end.kind == "cancelled" or self.end.requeued else self.work.left()
         if not left or self.job.job_id is None:
             return
         print(f"{len(left)} cells are left", flush=True)
         if self.job.restarts >= self.queue.max_requeues:
             print(f"not requeued again: max_requeues={self.queue.max_requeues}", flush=True)
-        elif not any(map(_got_further, self.records)):
+        elif not self._is_worth_another_start:
             print("not requeued: no cell got any further", flush=True)
         elif (fault := self.job.requeue()) is not None:
             print(f"not requeued: {fault}", flush=True)
+
+    @property
+    def _is_worth_another_start(self) -> bool:
+        """Whether a cell got any further; or could not have: nothing had begun, or the job was taken away early."""
+        return not self.records or self.end.kind == "preempted" or any(map(_got_further, self.records))
 
 
 class Slot(threading.Thread):

@@ -131,7 +131,7 @@ class Cluster:
     directory: Path
     accounting: bool = False
     nodes: int = 2
-    fragile: int = 2
+    fragile: int = 3
     gpus: int = 2
     cpus: int = 8
     memory_mb: int = 6000

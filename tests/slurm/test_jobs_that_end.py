@@ -7,6 +7,9 @@ from slurm.conftest import PATIENCE, Lab, wait_for
 
 from scalerlt.records.record import Verdict
 
+FRAGILE = ["hydra.launcher.partition=fragile", "hydra.launcher.sbatch.exclusive=true", "hydra.launcher.wait=false"]
+"""A node of its own, which may fail: other tests have jobs, too."""
+
 
 def test_cancelled_while_running_and_while_waiting(lab: Lab) -> None:
     """The shell that waits for them hears of it too: submitit alone would wait for ever."""
@@ -40,8 +43,7 @@ def test_cancelled_while_running_and_while_waiting(lab: Lab) -> None:
 
 def test_a_node_that_fails_loses_its_attempt_and_the_job_goes_on_elsewhere(lab: Lab) -> None:
     experiment = lab.experiment("waits")
-    fragile = ["hydra.launcher.partition=fragile", "hydra.launcher.wait=false"]
-    lab.scalerlt(*lab.submission(f"experiment={experiment}", "seed=0", *fragile))
+    lab.scalerlt(*lab.submission(f"experiment={experiment}", "seed=0", *FRAGILE))
     wait_for("a running cell", lambda: lab.at_work("adhoc-waits"))
     with failing(lab) as first:
         wait_for("a job elsewhere", lambda: node_of(lab) not in (None, first))
@@ -56,8 +58,7 @@ def test_a_node_that_fails_loses_its_attempt_and_the_job_goes_on_elsewhere(lab: 
 
 def test_a_node_that_fails_for_good(lab: Lab) -> None:
     experiment = lab.experiment("waits")
-    fragile = ["hydra.launcher.partition=fragile", "hydra.launcher.wait=false", "hydra.launcher.max_requeues=0"]
-    lab.scalerlt(*lab.submission(f"experiment={experiment}", "seed=0", *fragile))
+    lab.scalerlt(*lab.submission(f"experiment={experiment}", "seed=0", *FRAGILE, "hydra.launcher.max_requeues=0"))
     wait_for("a running cell", lambda: lab.at_work("adhoc-waits"))
     with failing(lab):
         wait_for("a verdict", lambda: lab.status("adhoc-waits")[0]["state"] == "lost")

@@ -8,9 +8,9 @@ from scalerlt.records.record import Verdict
 
 
 def test_a_cell_that_outlives_its_limit_twice_finishes_as_the_third_attempt(lab: Lab) -> None:
-    """Slurm looks at time limits every 30 s: its signal comes 15 to 45 s after the start of each job."""
+    """Slurm looks at time limits every 30 s: its signal comes 75 to 105 s after the start of each job."""
     experiment = lab.experiment("counts")
-    limits = ["hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=15"]
+    limits = ["hydra.launcher.timeout_min=2", "hydra.launcher.signal_delay_s=15"]
     lab.scalerlt(*lab.submission(f"experiment={experiment}", "seed=0", *limits, "hydra.launcher.wait=false"))
     wait_for("the third attempt", lambda: len(lab.records("adhoc-counts").get(0, [])) == 3)
     (attempts,) = lab.records("adhoc-counts").values()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from soak import reader
+from soak.orders import ANSWERS
 from soak.processes import Queue, Soak, Strikes, interrupt, marked, wait_for
 from soak.report import Report, figures, judge
 
@@ -71,16 +72,13 @@ class Course:
 
     def _undisturbed(self) -> None:
         """Start again until there is nothing left to be done but what fails every time."""
+        soak = self._soak
+        always_bad = sum(order.standing not in ANSWERS for order in soak.orders.values())
         for start in range(MOST_STARTS_UNDISTURBED):
-            before = self._soak.attempts()
-            self._await_end(self._soak.start(), {1 if self._always_bad else 0})
-            made = self._soak.attempts() - before
-            if start > 0 and len(made) == self._always_bad and not self._soak.unrecorded():
+            before = soak.attempts()
+            self._await_end(soak.start(), {0, 1} if start == 0 else {min(always_bad, 1)})
+            if start > 0 and len(soak.attempts() - before) == always_bad and not soak.unrecorded():
                 return
-
-    @property
-    def _always_bad(self) -> int:
-        return sum(order.standing not in reader.ANSWERS for order in self._soak.orders.values())
 
     def _end(self, queue: Queue, kind: str, share: float) -> None:
         """End a queue once so large a share of all cells has a record."""

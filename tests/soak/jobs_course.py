@@ -17,6 +17,7 @@ from pathlib import Path
 
 from slurm.cluster import Cluster, running
 from soak import evidence, reader
+from soak.orders import ANSWERS
 from soak.processes import Soak, wait_for
 from soak.report import Report, figures, judge
 
@@ -73,7 +74,7 @@ class JobsCourse:
         self._await_jobs()
 
     def _undisturbed(self) -> None:
-        always_bad = sum(order.standing not in reader.ANSWERS for order in self._soak.orders.values())
+        always_bad = sum(order.standing not in ANSWERS for order in self._soak.orders.values())
         for _ in range(MOST_SUBMISSIONS):
             before = self._soak.attempts()
             self._submit()

@@ -2,10 +2,11 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from soak import reader
+from soak.orders import NATURAL
 from soak.processes import Soak, marked
 
 
@@ -58,7 +59,7 @@ def figures(
         f"{order.strike or order.act}{' always' if order.always else ''}" for order in soak.orders.values()
     )
     del ordered["measure"]
-    happened = Counter(line["what"] for attempt in tries for line in attempt.evidence if line["what"] in reader.NATURAL)
+    happened = Counter(line["what"] for attempt in tries for line in attempt.evidence if line["what"] in NATURAL)
     happened += Counter(strike["kind"] for strike in finding.strikes if strike["kind"] in ("child", "server"))
     spans = [attempt.evidence[-1]["moment"] - attempt.evidence[0]["moment"] for attempt in tries if attempt.evidence]
     rows = [
@@ -85,6 +86,6 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _markdown(rows: list[tuple[str, ...]]) -> str:
+def _markdown(rows: Sequence[tuple[str, ...]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])

@@ -243,7 +243,14 @@ class TestEnding:
         (record,) = records(sweep, "a")
         assert record.verdict is Verdict.PREEMPTED
         assert "the job was preempted" in (record.reason or "") and "without having saved" in (record.reason or "")
-        assert slurm.requeued == [], "nothing was gained: it would begin anew for ever"
+        assert slurm.requeued == ["77"], "the next time it may keep its nodes"
+
+    def test_a_signal_before_anything_began_costs_no_place(self, slurm: FakeSlurm, tmp_path: Path) -> None:
+        sweep = tmp_path / "sweep"
+        queue = make_queue(sweep, [{"a": "nothing"}], timeout_min=1, signal_delay_s=2)
+        slurm.says("JobState=RUNNING", ends_in=2)  # less than the signal's delay is left
+        work_through(str(queue))
+        assert records(sweep, "a") == [] and slurm.requeued == ["77"]
 
     def test_the_time_limit_ends_what_cannot_save(self, slurm: FakeSlurm, tmp_path: Path) -> None:
         sweep = tmp_path / "sweep"

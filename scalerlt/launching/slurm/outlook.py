@@ -46,7 +46,9 @@ class Outlook:
         many = f" in {len(self.arrays)} array{'s' if len(self.arrays) > 1 else ''}" if self.jobs > 1 else ""
         each = "each has its own cells" if self.jobs == self.items else f"they share a queue of {self.items} items"
         limit = f", at most {self.at_once} at once" if self.at_once < self.jobs else ""
-        counted = f"{self.jobs} job{'s' if self.jobs > 1 else ''}{many} for {self.cells} cells"
+        counted = (
+            f"{self.jobs} job{'s' if self.jobs > 1 else ''}{many} for {self.cells} cell{'s' if self.cells > 1 else ''}"
+        )
         return f"{counted} ({self.resources}){limit}" + (f"; {each}" if self.jobs > 1 or self.items > 1 else "")
 
 
