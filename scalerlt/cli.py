@@ -282,8 +282,13 @@ def _hydra(arguments: list[str]) -> int:
 
 def _execute(request: "Request") -> int:
     """Plan, freeze and run a request: here, or by the jobs of a Slurm cluster."""
+    from scalerlt.launching.due import is_settled
+    from scalerlt.launching.jobs import Jobs
     from scalerlt.launching.progress import display
+    from scalerlt.launching.queued import Queued
+    from scalerlt.launching.recovery import NO_SLURM
     from scalerlt.launching.show import show_record
+    from scalerlt.launching.slurm.ask import Slurm
     from scalerlt.launching.status import of_cells
     from scalerlt.planning.forecast import forecast, refuse_above
     from scalerlt.planning.inference import infers_oom, with_inferred
@@ -301,9 +306,16 @@ def _execute(request: "Request") -> int:
     if request.max_gpu_hours is not None:
         refuse_above(request.max_gpu_hours, forecast(planned, cells, request))
     start = _on_slurm(request, cells) if request.launcher.get("kind") == "slurm" else _here(request, cells, infer_oom)
-    directory, name = freeze(planned, cells, Path(request.runs_dir))
-    _warn(request)
     with display() as shown:
+        queued = Queued(Path(request.runs_dir) / planned.sweep)
+        jobs = Jobs(Slurm(shown.say)) if shutil.which("squeue") else NO_SLURM
+        revision = planned.provenance.get("git_revision")
+        directory, name, kept = freeze(
+            planned, cells, Path(request.runs_dir), lambda cell: is_settled(cell, request.retry, revision, queued, jobs)
+        )
+        _warn(request)
+        if kept:
+            shown.say(f"{of_cells(len(kept))} that run, wait for a job or are not run again keep their own settings")
         for state in ("unsupported", "skipped"):
             for reason, count in Counter(cell.reason for cell in planned.cells if cell.state == state).items():
                 shown.say(f"{state} ({count} of {of_cells(len(planned.cells))}): {reason}")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from scalerlt.launching.jobs import Jobs
+from scalerlt.launching.queued import Queued
 from scalerlt.launching.recovery import NO_SLURM, reconcile
 from scalerlt.planning.retry import standing, why_again
 from scalerlt.records.base import UnreadableDocument
@@ -39,6 +40,22 @@ def due(
         except UnreadableDocument as fault:
             faults[cell.cell_id] = str(fault)
     return found, faults
+
+
+def is_settled(cell: CellDirectory, retry: Iterable[str], revision: str | None, queued: Queued, jobs: Jobs) -> bool:
+    """Whether a cell runs, waits for a job, or is not run again: what it is to run is not to be changed.
+
+    Args:
+        retry: the words of the request.
+        revision: of the code that asks.
+        queued: the sweep's submissions.
+    """
+    try:
+        attempts = cell.attempts()
+        waiting = queued.waiting(cell.path.name, attempts, jobs)
+        return (waiting is not None and waiting.certain) or not _is_due(cell, frozenset(retry), revision, jobs)
+    except UnreadableDocument:
+        return True
 
 
 def _is_due(cell: CellDirectory, words: frozenset[str], revision: str | None, jobs: Jobs) -> bool:

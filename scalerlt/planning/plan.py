@@ -1,5 +1,6 @@
 """A request becomes a plan: every cell listed with its reason, and a frozen cell.yaml for each that may run."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from scalerlt.planning.resolve import ResolvedCell, named_twice
 from scalerlt.records.base import UnreadableDocument, now
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.plan import Plan, PlannedCell
-from scalerlt.records.store import SweepDirectory
+from scalerlt.records.store import CellDirectory, SweepDirectory
 from scalerlt.schema.identity import IDENTITY_VERSION
 
 
@@ -52,28 +53,40 @@ def make_plan(request: Request, cells: list[ResolvedCell], provenance: dict[str,
     )
 
 
-def freeze(plan: Plan, cells: list[ResolvedCell], runs_dir: Path) -> tuple[SweepDirectory, str]:
+def freeze(
+    plan: Plan, cells: list[ResolvedCell], runs_dir: Path, is_settled: Callable[[CellDirectory], bool] = lambda _: False
+) -> tuple[SweepDirectory, str, list[str]]:
     """Write the plan, and a cell.yaml for each cell that may run.
 
     One that stands there already is kept, unless it is damaged or the request now asks for other limits, gates or
-    paths: these are no part of the identity, and the next attempt is to go by the newest.
+    paths: these are no part of the identity, and the next attempt is to go by the newest. Of a cell that runs, waits
+    for a job, or is not run again it is kept even then: nothing changes what was submitted or measured.
+
+    Args:
+        is_settled: whether a cell is such a one; asked of cells that the request would change.
 
     Returns:
-        The sweep's directory and the plan's file name.
+        The sweep's directory, the plan's file name, and the cells that keep other settings than the request's.
 
     Raises:
         UserError: `runs_dir` cannot be written to.
     """
     sweep = SweepDirectory(runs_dir / plan.sweep)
+    kept = []
     try:
         for cell in cells:
             if cell.unsupported is not None:
                 continue
-            file = sweep.cell(cell.cell_id).cell_file
-            if not _stands(file, cell):
-                file.parent.mkdir(parents=True, exist_ok=True)
-                _frozen(cell, plan.sweep).write(file)
-        return sweep, sweep.add_plan(plan).name
+            directory = sweep.cell(cell.cell_id)
+            frozen = _frozen_before(directory.cell_file, cell)
+            if frozen is not None and frozen.config == cell.config:
+                continue
+            if frozen is not None and is_settled(directory):
+                kept.append(cell.cell_id)
+                continue
+            directory.path.mkdir(parents=True, exist_ok=True)
+            _frozen(cell, plan.sweep).write(directory.cell_file)
+        return sweep, sweep.add_plan(plan).name, kept
     except OSError as error:
         raise UserError(f"runs_dir={runs_dir}: records cannot be written there ({error.strerror})") from error
 
@@ -107,10 +120,10 @@ def _frozen(cell: ResolvedCell, sweep: str) -> FrozenCell:
     )
 
 
-def _stands(file: Path, cell: ResolvedCell) -> bool:
-    """Whether the file holds the cell as it is asked for."""
+def _frozen_before(file: Path, cell: ResolvedCell) -> FrozenCell | None:
+    """The cell as an earlier request froze it; None where there is no whole file of it."""
     try:
         frozen = FrozenCell.read(file)
-        return frozen.identity == cell.identity and frozen.config == cell.config
     except UnreadableDocument:
-        return False
+        return None
+    return frozen if frozen.identity == cell.identity else None

@@ -305,3 +305,7 @@ def test_from_the_command_line(tmp_path: Path, mock_slurm: MockSlurm, capsys: py
     assert len(mock_slurm.jobs()) == 3
     assert main(["plan", *asked]) == 0
     assert "Slurm:" not in capsys.readouterr().out, "nothing is left to be submitted"
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").glob("*/*/cell.yaml")}
+    assert main(["sweep", *asked, "resources.timeout_s=7", "tracker=tensorboard"]) == 0
+    assert "3 cells that run, wait for a job or are not run again keep their own settings" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in before} == before and len(mock_slurm.jobs()) == 3
