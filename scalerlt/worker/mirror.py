@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,6 +68,7 @@ class Mirror:
                 return []
             if self._left() == 0.0:
                 self._kill()
+                self._clear()
                 return [f"{self._name} unavailable: not started within {PATIENCE_SECONDS:g} s"]
         if (fault := message.get("fault")) is not None:
             return [f"{self._name} unavailable: {fault}"]
@@ -112,6 +114,14 @@ class Mirror:
                 )
         except OSError as error:
             self._fault = f"its process cannot be started ({error})"
+
+    def _clear(self) -> None:
+        """Remove what a mirror that never stood has left: it would be uploaded as if it were the attempt's run."""
+        for path in (self._attempt / "mirrors").iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != LOG:
+                path.unlink(missing_ok=True)
 
     def _tell(self, word: bytes | None) -> None:
         """Write to the mirror, or close its input."""

@@ -105,7 +105,10 @@ def test_a_wandb_that_raises_is_a_note(server: ForkServer, fake: FakeWandb, tmp_
     assert record.notes == ["wandb unavailable: RuntimeError: no space left"]
 
 
-@pytest.mark.parametrize("fake", [("time.sleep(60)",)], indirect=True)
+HANGS = "pathlib.Path(arguments['dir'], 'offline-run-1').mkdir(parents=True); time.sleep(60)"
+
+
+@pytest.mark.parametrize("fake", [(HANGS,)], indirect=True)
 @pytest.mark.parametrize("timed", [True, False])
 def test_a_wandb_that_hangs_is_a_note_and_ended(
     server: ForkServer, fake: FakeWandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
@@ -118,6 +121,8 @@ def test_a_wandb_that_hangs_is_a_note_and_ended(
     assert time.monotonic() - began < 30, "the hang alone takes 60 s"
     assert record.verdict is Verdict.MEASURED
     assert record.notes == ["wandb unavailable: not started within 3 s"]
+    left = [path.name for path in (cell_file.parent / "attempt-001/mirrors").iterdir()]
+    assert left == ["mirror.log"], "no torso to be uploaded"
     assert Record.read(cell_file.parent / "attempt-001/record.json").notes == record.notes
     if fake.lines("started"):
         assert fake.process() is None
