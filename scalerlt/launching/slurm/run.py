@@ -18,6 +18,7 @@ from scalerlt.launching.slurm.follow import Follower
 from scalerlt.launching.slurm.items import ResourceGroup, Seconds, resource_groups, settings_of
 from scalerlt.launching.slurm.outlook import outlook
 from scalerlt.launching.slurm.submit import JobsNotSubmitted, submit
+from scalerlt.launching.slurm.turn import turn
 from scalerlt.launching.status import CellStatus, of_cell, totals
 from scalerlt.planning.launcher import SlurmSettings
 from scalerlt.planning.resolve import ResolvedCell
@@ -98,12 +99,13 @@ class _SlurmRun:
     def run(self) -> Outcome:
         self.slurm = Slurm(self.display.say)
         with Interrupts() as self.interrupts:
-            self.jobs = jobs_of(self.sweep, self.plan.cells, self.slurm)
-            cells, faults = due(self.sweep, self.plan, self.retry, self.display.say, self.jobs)
-            queued = queued_cells(self.sweep, cells, self.jobs)
-            cells = [cell for cell in cells if cell.cell_id not in queued]
-            self._say_what_is_left_out(cells, set(queued))
-            jobs = queued | self._submit(resource_groups(cells, self.resolved, self.settings, self.seconds))
+            with turn(self.sweep.path, self.display.say, lambda: self._interrupted):
+                self.jobs = jobs_of(self.sweep, self.plan.cells, self.slurm)
+                cells, faults = due(self.sweep, self.plan, self.retry, self.display.say, self.jobs)
+                queued = queued_cells(self.sweep, cells, self.jobs)
+                cells = [cell for cell in cells if cell.cell_id not in queued]
+                self._say_what_is_left_out(cells, set(queued))
+                jobs = queued | self._submit(resource_groups(cells, self.resolved, self.settings, self.seconds))
             if self.settings.wait and not self._interrupted:
                 follower = Follower(self.sweep, self.slurm, self.display, self.interrupts.finish.is_set)
                 faults |= follower.follow(jobs)

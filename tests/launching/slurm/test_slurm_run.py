@@ -24,6 +24,7 @@ from scalerlt.launching.slurm import follow
 from scalerlt.launching.slurm.ask import JobState
 from scalerlt.launching.slurm.job import Inferring
 from scalerlt.launching.slurm.run import check_slurm
+from scalerlt.launching.slurm.turn import turn
 from scalerlt.launching.status import status
 from scalerlt.records.base import now
 from scalerlt.records.lease import Lease
@@ -309,3 +310,17 @@ def test_from_the_command_line(tmp_path: Path, mock_slurm: MockSlurm, capsys: py
     assert main(["sweep", *asked, "resources.timeout_s=7", "tracker=tensorboard"]) == 0
     assert "3 cells that run, wait for a job or are not run again keep their own settings" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in before} == before and len(mock_slurm.jobs()) == 3
+
+
+def test_two_submissions_at_once_take_turns(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
+    """The second begins while the first is at it, sees what that has queued, and submits nothing."""
+    said: list[str] = []
+    with turn(three.path, said.append, lambda: False):
+        thread = threading.Thread(target=run, args=(three, settings_of()))
+        thread.start()
+        time.sleep(1.0)
+        assert mock_slurm.calls("sbatch") == []
+    thread.join(60)
+    assert len(mock_slurm.calls("sbatch")) == 1
+    with turn(three.path, said.append, lambda: False), turn(three.path, said.append, lambda: bool(said)):
+        assert said == [f"waiting: another process submits cells of {three.path}"]
