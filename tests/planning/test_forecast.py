@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from scalerlt.cli import main
-from scalerlt.planning import progress
+from scalerlt.planning import launcher, progress
 from scalerlt.planning.forecast import Forecast, forecast
 from scalerlt.planning.hydra_bridge import compose
 from scalerlt.planning.plan import make_plan
@@ -107,9 +107,7 @@ def test_people_see_what_does_not_fit(
 def test_too_many_gpu_hours_are_refused(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is written. No GPU is needed: the machine that is planned for says that it has one."""
     monkeypatch.chdir(tmp_path)
-    from scalerlt.planning import resolve
-
-    monkeypatch.setattr(resolve, "this_machine", lambda: Machine(gpus=1, gpu_reason="", cpus=2))
+    monkeypatch.setattr(launcher, "this_machine", lambda: Machine(gpus=1, gpu_reason="", cpus=2))
     errors = io.StringIO()
     monkeypatch.setattr("sys.stderr", errors)
     assert main([command, "device=cuda", "model=ouro_2_6b", "max_gpu_hours=0.001"]) == 2
