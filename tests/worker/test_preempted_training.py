@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from schema.plain_config import plain_config
 from worker.job_sweep import FakeSlurm, make_queue, once, records
