@@ -55,7 +55,7 @@ def make_plan(request: Request, cells: list[ResolvedCell], provenance: dict[str,
 
 def freeze(
     plan: Plan, cells: list[ResolvedCell], runs_dir: Path, is_settled: Callable[[CellDirectory], bool] = lambda _: False
-) -> tuple[SweepDirectory, str, list[str]]:
+) -> tuple[SweepDirectory, str]:
     """Write the plan, and a cell.yaml for each cell that may run.
 
     One that stands there already is kept, unless it is damaged or the request now asks for other limits, gates or
@@ -66,13 +66,12 @@ def freeze(
         is_settled: whether a cell is such a one; asked of cells that the request would change.
 
     Returns:
-        The sweep's directory, the plan's file name, and the cells that keep other settings than the request's.
+        The sweep's directory and the plan's file name.
 
     Raises:
         UserError: `runs_dir` cannot be written to.
     """
     sweep = SweepDirectory(runs_dir / plan.sweep)
-    kept = []
     try:
         for cell in cells:
             if cell.unsupported is not None:
@@ -82,11 +81,10 @@ def freeze(
             if frozen is not None and frozen.config == cell.config:
                 continue
             if frozen is not None and is_settled(directory):
-                kept.append(cell.cell_id)
                 continue
             directory.path.mkdir(parents=True, exist_ok=True)
             _frozen(cell, plan.sweep).write(directory.cell_file)
-        return sweep, sweep.add_plan(plan).name, kept
+        return sweep, sweep.add_plan(plan).name
     except OSError as error:
         raise UserError(f"runs_dir={runs_dir}: records cannot be written there ({error.strerror})") from error
 

@@ -16,7 +16,7 @@ from scalerlt.planning.plan import freeze, make_plan
 from scalerlt.planning.resolve import resolve_all
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.plan import Plan
-from scalerlt.records.store import SweepDirectory
+from scalerlt.records.store import CellDirectory, SweepDirectory
 from scalerlt.schema.machine import Machine
 
 CPU = Machine(gpus=0, gpu_reason="none here", cpus=2)
@@ -168,7 +168,7 @@ def test_what_hydra_resolves_late_is_a_literal_in_the_frozen_cell(
     request = compose(["prompt=mine", "seed=7"], str(directory))
     cells = resolve_all(request.cells, CPU)
     monkeypatch.setenv("SCALERLT_TEST_WORD", "after")
-    sweep, *_ = freeze(make_plan(request, cells, {}), cells, tmp_path / "runs")
+    sweep, _ = freeze(make_plan(request, cells, {}), cells, tmp_path / "runs")
     frozen = FrozenCell.read(sweep.cells()[0].cell_file).config["prompt"]["template"]
     assert frozen.endswith("before 7 {question}") and "$" not in frozen and frozen[:2] == "20"
 
@@ -179,7 +179,7 @@ def test_two_plans_of_one_name_are_both_kept_and_their_cells_are_one_sweep(tmp_p
     for seeds in ("0,1", "1,2"):
         request = compose([f"seed={seeds}", f"runs_dir={tmp_path}"])
         cells = resolve_all(request.cells, CPU)
-        sweep, *_ = freeze(make_plan(request, cells, {}), cells, tmp_path)
+        sweep, _ = freeze(make_plan(request, cells, {}), cells, tmp_path)
         seen |= {cell.cell_id for cell in cells}
     assert len(seen) == 3
     assert {cell.path.name for cell in sweep.cells()} == seen
@@ -188,12 +188,19 @@ def test_two_plans_of_one_name_are_both_kept_and_their_cells_are_one_sweep(tmp_p
 
 def test_what_is_settled_keeps_the_settings_that_it_was_frozen_with(tmp_path: Path) -> None:
     def frozen_with(timeout: int, settled: bool) -> tuple[float, list[str]]:
+        asked: list[str] = []
+
+        def is_settled(cell: CellDirectory) -> bool:
+            asked.append(cell.path.name)
+            return settled
+
         cells = resolve_all(compose([f"resources.timeout_s={timeout}"]).cells, CPU)
         plan = make_plan(compose([f"resources.timeout_s={timeout}"]), cells, {})
-        sweep, _, kept = freeze(plan, cells, tmp_path, lambda cell: settled)
-        return FrozenCell.read(sweep.cells()[0].cell_file).config["resources"]["timeout_s"], kept
+        sweep, _ = freeze(plan, cells, tmp_path, is_settled)
+        return FrozenCell.read(sweep.cells()[0].cell_file).config["resources"]["timeout_s"], asked
 
     assert frozen_with(100, settled=True) == (100.0, []), "there was nothing to keep"
-    assert frozen_with(200, settled=False) == (200.0, [])
-    seconds, kept = frozen_with(300, settled=True)
-    assert seconds == 200.0 and len(kept) == 1
+    seconds, asked = frozen_with(200, settled=False)
+    assert seconds == 200.0 and len(asked) == 1
+    seconds, asked = frozen_with(300, settled=True)
+    assert seconds == 200.0 and len(asked) == 1

@@ -70,7 +70,7 @@ rules:
     assert seen == expected
     assert {cell.state for cell in plan.cells if cell.reason} == {"skipped"}
 
-    sweep, *_ = freeze(plan, resolve_all(request.cells, CPU), tmp_path / "runs")
+    sweep, _ = freeze(plan, resolve_all(request.cells, CPU), tmp_path / "runs")
     assert {cell.path.name for cell in sweep.cells()} == {cell.cell_id for cell in plan.cells if not cell.reason}
 
     without = plan_of(request_of(tmp_path, text.split("rules:")[0]))
