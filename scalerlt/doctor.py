@@ -28,6 +28,8 @@ PACKAGES = {
     "transformers": "Hugging Face models: pip install 'scalerlt[hf]'",
     "pynvml": "GPU names and drivers: pip install 'scalerlt[gpu]'",
 }
+SLURM_SECONDS = 5.0
+"""Longest wait for the controller of a cluster."""
 _TORCH_PROBE = """
 import json, torch
 print(json.dumps({"version": torch.__version__, "threads": torch.get_num_threads(), "cuda": torch.cuda.is_available(),
@@ -52,8 +54,7 @@ def examine() -> int:
         if name != "torch":
             version = _version(name)
             table.add_row(name, version or "no", "" if version else escape(f"needed for {use}"))
-    slurm = shutil.which("sbatch")
-    table.add_row("Slurm", slurm or "no", "" if slurm else "sbatch is not on the path")
+    table.add_row("Slurm", *map(escape, slurm()))
     Console(soft_wrap=True).print(table)
     return 0 if sound else 1
 
@@ -76,6 +77,29 @@ def _add_torch(table: Table) -> bool:
     if this_machine().gpus and not found["cuda"]:
         table.add_row("cuda", "no", "there is a GPU, but this torch cannot use it: install a CUDA build")
     return True
+
+
+def slurm() -> tuple[str, str]:
+    """Where sbatch is, or "no"; and whether the cluster's controller answers, with what it has."""
+    sbatch = shutil.which("sbatch")
+    if sbatch is None:
+        return "no", "sbatch is not on the path"
+    command = ["sinfo", "--noheader", "--Node", "--format=%N|%R|%T"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return sbatch, f"its controller does not answer: sinfo said nothing within {SLURM_SECONDS:g} s"
+    except OSError as error:
+        return sbatch, f"sinfo cannot be asked for the cluster ({error.strerror})"
+    if answer.returncode:
+        lines = (answer.stderr or answer.stdout).strip().splitlines() or [f"exit code {answer.returncode}"]
+        return sbatch, f"its controller does not answer: {lines[-1]}"
+    listed = [line.strip().split("|") for line in answer.stdout.splitlines() if line.count("|") == 2]
+    nodes = {node: state for node, _, state in listed}
+    down = sum(state.startswith(("down", "drain", "fail", "unk")) or state.endswith("*") for state in nodes.values())
+    counts = [(len(nodes), "node"), (len({partition for _, partition, _ in listed}), "partition")]
+    has = " in ".join(f"{count} {what}{'s' if count != 1 else ''}" for count, what in counts)
+    return sbatch, f"its controller answers: {has}" + (f"; {down} of the nodes cannot be used now" if down else "")
 
 
 def _version(package: str) -> str | None:

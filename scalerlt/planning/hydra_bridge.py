@@ -382,8 +382,8 @@ def _prepare(arguments: Sequence[str]) -> list[str]:
             text = f"+sweeps={_as_text(value)}"
         if key == "retry":
             text = as_list(text)
-        if key.startswith("hydra.launcher."):
-            text = f"++{as_text(text)}"  # a wrong name is said with all else that is wrong with the launcher
+        if key.lstrip("+").startswith("hydra.launcher."):
+            text = f"++{as_text(text.lstrip('+'))}"  # a wrong name is said with all else that is wrong
         prepared.append(text)
     _store_sweeps(given)
     return prepared

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, Valida
 
 from scalerlt.errors import RequestErrors
 from scalerlt.planning.suggestions import nearest
-from scalerlt.schema.fields import Flag, NonNegativeInt, PositiveFloat, PositiveInt
+from scalerlt.schema.fields import Flag, NonNegativeFloat, NonNegativeInt, PositiveInt
 from scalerlt.schema.machine import Machine, this_machine
 from scalerlt.schema.registry import config
 
@@ -25,7 +25,10 @@ OWN_OPTIONS = {
     "cpus-per-task": "cpus_per_task",
     "dependency": "dependency",
     "exclude": "exclude",
+    "gpus": "gpus_per_node",
     "gpus-per-node": "gpus_per_node",
+    "gpus-per-socket": "gpus_per_node",
+    "gpus-per-task": "gpus_per_node",
     "gres": "gres",
     "mem": "mem_gb",
     "nodelist": "nodelist",
@@ -37,7 +40,8 @@ OWN_OPTIONS = {
     "signal": "signal_delay_s",
     "time": "timeout_min",
 }
-"""Options of sbatch that are settings of the launcher under names of their own."""
+"""Options of sbatch that are settings of the launcher under names of their own, or ask for what such a setting tells
+the plan: a job whose GPUs it does not see would have its cells planned for the CPU."""
 FIXED_OPTIONS = ("error", "job-name", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "wait", "wrap")
 """Options of sbatch that a submission cannot do without as they are."""
 SHORT_OPTIONS = {
@@ -94,6 +98,12 @@ def _option(name: str) -> str:
     return long
 
 
+def _memory(gib: float) -> float:
+    if 0 < gib < 1 / 1024:
+        raise ValueError("less than 1 MiB; give GiB, or 0 for all memory of a node")
+    return gib
+
+
 def _option_value(value: Any) -> Any:
     return value if value is None or isinstance(value, bool) else _text(value)
 
@@ -139,7 +149,7 @@ class SlurmSettings:
 
     Attributes:
         wait: whether to follow the jobs to their end, or to return with their ids.
-        mem_gb: GiB of memory on each node.
+        mem_gb: GiB of memory on each node; 0: all that it has.
         timeout_min: time limit of a job.
         signal_delay_s: seconds before the limit at which running cells are told to save what they have.
         array_parallelism: how many jobs may run at the same time.
@@ -165,7 +175,7 @@ class SlurmSettings:
     gpus_per_node: NonNegativeInt | None = None
     nodes: PositiveInt = 1
     cpus_per_task: PositiveInt | None = None
-    mem_gb: PositiveFloat | None = None
+    mem_gb: Annotated[NonNegativeFloat, AfterValidator(_memory)] | None = None
     timeout_min: PositiveInt
     signal_delay_s: PositiveInt = 120
     nodelist: Text | None = None
@@ -201,14 +211,27 @@ TEXTS = (
     *("account", "comment", "constraint", "dependency", "exclude"),
     *("gres", "nodelist", "partition", "python", "qos"),
 )
-"""Settings whose value is one text, whatever it holds."""
+"""Settings whose value is one text, whatever it holds; so is every value below `env` and `sbatch`."""
 
 
 def as_text(override: str) -> str:
-    """`hydra.launcher.partition=gpu,short` and `nodelist=n[1-4]` are Slurm's texts, and no lists of Hydra's."""
+    """Quotes what is Slurm's text and no list of Hydra's: `hydra.launcher.partition=gpu,short`, `nodelist=n[1-4]`.
+
+    So are the items of `srun_args=[--mpi=pmix,--export=ALL]` and of `setup=[export A=1]`, where it is plain which they
+    are: arguments begin with a dash each, and a line of shell is alone.
+    """
     key, _, value = override.partition("=")
-    is_text = key.removeprefix(f"{WHERE}.") in TEXTS and "'" not in value and not value.startswith(('"', "$"))
-    return f"{key}='{value}'" if is_text and re.search(r"[^\w.-]", value) else override
+    name = key.removeprefix(f"{WHERE}.")
+    if not re.search(r"[^\w.-]", value) or "'" in value or value.startswith(('"', "$")) or value.endswith("\\"):
+        return override
+    if name in TEXTS or re.fullmatch(r"(env|sbatch)\.[^.]+", name):
+        return f"{key}='{value}'"
+    if name in ("setup", "srun_args") and (listed := re.fullmatch(r"\[([^\[\]\"]+)\]", value)) and "${" not in value:
+        items = [item.strip() for item in listed[1].split(",")]
+        if len(items) == 1 if name == "setup" else all(item.startswith("-") for item in items):
+            quoted = ",".join(f"'{item}'" for item in items)
+            return f"{key}=[{quoted}]"
+    return override
 
 
 def read_launcher(launcher: Mapping[str, Any]) -> Settings:
@@ -243,7 +266,8 @@ def machine_of(launcher: Mapping[str, Any]) -> Machine:
     settings = read_launcher(launcher)
     assert isinstance(settings, SlurmSettings)
     reason = f"its jobs ask for none: {WHERE}.gpus_per_node={settings.gpus_per_node}, {WHERE}.gres={settings.gres}"
-    return Machine(settings.gpus, "" if settings.gpus else reason, settings.cpus_per_task or here.cpus, MOST_NODES)
+    cpus = settings.cpus_per_task or here.cpus
+    return Machine(settings.gpus, "" if settings.gpus else reason, cpus, MOST_NODES, called="a node")
 
 
 def _contradictions(settings: Settings) -> list[str]:

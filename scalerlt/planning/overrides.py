@@ -1,5 +1,6 @@
 """Checks a command line's overrides before Hydra sees them, so that every mistake is reported at once."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from itertools import islice
@@ -50,8 +51,7 @@ def parse(overrides: Sequence[str], problems: list[str], loader: ConfigLoader) -
             else:
                 problems.append(f"{text} names {f'more than {MAX_VALUES:,}' if values else 'no'} values")
         except (HydraException, ValueError) as error:
-            detail = str(error).splitlines()[0]
-            problems.append(f"{text!r} is not an override of the form key=value ({detail})")
+            problems.append(_not_an_override(text, str(error).splitlines()[0]))
     return parsed
 
 
@@ -81,10 +81,10 @@ def check(
     chosen |= _choices(overrides, known)
     for override in overrides:
         problem = _problem(override, options, known, chosen, multirun=multirun)
-        if problem is None:
+        found = [problem] if problem else _no_such_options(override, options, known)
+        problems += found
+        if not found:
             sound.append(override)
-        else:
-            problems.append(problem)
     return problems, sound
 
 
@@ -137,12 +137,32 @@ def values_of(override: Override) -> list[str]:
     return [str(override.get_value_element_as_str())]
 
 
+def _not_an_override(text: str, detail: str) -> str:
+    given = text.removeprefix("++")  # which is put before every setting of the launcher
+    has_signs = re.search(r"[^\w\s.,-]", given.partition("=")[2].strip("[]")) and not re.search("['\"]", given)
+    advice = "; a text that holds such signs goes into quotes: '...'" if has_signs else ""
+    return f"{given!r} is not an override of the form key=value ({detail}){advice}"
+
+
+def _no_such_options(override: Override, options: Options, known: list[str]) -> list[str]:
+    key = override.key_or_group
+    if key not in known and not key.startswith("hydra/"):
+        return []
+    offered = options.options(key)
+    wrong = [value for value in values_of(override) if value.strip("'\"") not in offered]
+    return [f"{key}={value}: {key} has no such option{nearest(value, offered)}" for value in wrong]
+
+
 def _problem(
     override: Override, options: Options, known: list[str], chosen: dict[str, set[str]], *, multirun: bool
 ) -> str | None:
     key, text = override.key_or_group, override.input_line
     if key == "hydra":
         return f"{text} replaces all settings of Hydra; name one, such as hydra.verbose=true"
+    if override.is_sweep_override() and re.split("[./]", key)[0] == "hydra":
+        return (
+            f"{key} has one value for all cells, not {', '.join(values_of(override))}; quote a text that holds a comma"
+        )
     if key.split(".")[0] == "hydra":
         return None  # a value of Hydra's own: Hydra checks it
     if override.is_sweep_override() and not multirun:
@@ -152,9 +172,7 @@ def _problem(
     if override.is_delete():
         return f"{text} takes away what a cell needs; give the key another value instead"
     if key in known or key.startswith("hydra/"):
-        offered = options.options(key)
-        wrong = [value for value in values_of(override) if value.strip("'\"") not in offered]
-        return " ".join(f"{key}={value}: {key} has no such option{nearest(value, offered)}" for value in wrong) or None
+        return None  # whether there are such options is looked at for each value
     valid = _keys(chosen)
     part, _, last = key.rpartition(".")
     if key in valid and last in OF_THE_OPTION:

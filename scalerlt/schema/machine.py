@@ -16,12 +16,14 @@ class Machine:
         gpu_reason: why there are none.
         cpus: CPUs that this process may use.
         nodes: over how many hosts like it a cell may spread.
+        called: what it is in a sentence.
     """
 
     gpus: int
     gpu_reason: str
     cpus: int
     nodes: int = 1
+    called: str = "this machine"
 
 
 @cache

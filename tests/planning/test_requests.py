@@ -83,6 +83,12 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_names() -> None:
         assert said in text
 
 
+def test_each_wrong_value_of_a_list_is_a_problem_of_its_own() -> None:
+    first, second = problems_of("checkpoint=a/b,layer,lop")
+    assert first.startswith("checkpoint=a/b: checkpoint has no such option; there are ") and "lop:" not in first
+    assert second == "checkpoint=lop: checkpoint has no such option; did you mean loop?"
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [

@@ -44,7 +44,8 @@ class Outlook:
     def sentence(self) -> str:
         """One line for people."""
         many = f" in {len(self.arrays)} array{'s' if len(self.arrays) > 1 else ''}" if self.jobs > 1 else ""
-        each = "each has its own cells" if self.jobs == self.items else f"they share a queue of {self.items} items"
+        shared = f"{'they share a queue of' if self.jobs > 1 else 'it works through'} {self.items} items"
+        each = "each has its own cells" if self.jobs == self.items else shared
         limit = f", at most {self.at_once} at once" if self.at_once < self.jobs else ""
         counted = (
             f"{self.jobs} job{'s' if self.jobs > 1 else ''}{many} for {self.cells} cell{'s' if self.cells > 1 else ''}"
@@ -84,7 +85,7 @@ def of_forecast(
     slurm = Slurm(lambda text: None)
     largest = slurm.largest_array() or LARGEST_ARRAY
     if shutil.which("squeue"):
-        queued = queued_cells(sweep, due, jobs_of(sweep, due, slurm))
+        queued = queued_cells(sweep, due, *jobs_of(sweep, due, slurm))
         due = [cell for cell in due if cell.cell_id not in queued]
 
     def seconds(cell: ResolvedCell) -> float | None:

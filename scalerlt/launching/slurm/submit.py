@@ -1,10 +1,12 @@
 """Submitting: the jobs of one resource group, through submitit, every id written down at once."""
 
+import io
 import re
 import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -24,12 +26,14 @@ from scalerlt.records.base import now, write_exclusively
 from scalerlt.records.plan import Plan
 from scalerlt.records.queue import Asked, Queue
 from scalerlt.records.store import SweepDirectory
-from scalerlt.records.submission import SUBMISSIONS, Submission, SubmittedJob, queue_file
+from scalerlt.records.submission import SUBMISSIONS, Submission, SubmittedJob, queue_file, scripts_folder
 
 BACK_OFF_SECONDS = (1.0, 2.0, 4.0, 8.0)
 """Between the tries of an `sbatch` that a busy controller refused."""
 FOR_GOOD = re.compile(
-    r"invalid|unrecogni[sz]ed|unknown|not available|not permitted|denied|violates|limit|must|no such", re.IGNORECASE
+    r"invalid|unrecogni[sz]ed|unknown|not available|not permitted|denied|violates|limit|must|no such"
+    r"|mutually exclusive|can ?not be satisfied",
+    re.IGNORECASE,
 )
 """In what sbatch says when trying again would change nothing."""
 ENTRY = "scalerlt.launching.slurm.job"
@@ -144,7 +148,7 @@ def resources(settings: SlurmSettings, group: ResourceGroup) -> str:
         _counted(group.nodes, "node"),
         None if settings.cpus_per_task is None else _counted(settings.cpus_per_task, "CPU"),
         gpus,
-        None if settings.mem_gb is None else f"{settings.mem_gb:g} GiB",
+        None if settings.mem_gb is None else f"{settings.mem_gb:g} GiB" if settings.mem_gb else "all memory",
         f"{settings.timeout_min} min",
         *(f"{key} {value}" for key in ("partition", "qos", "account") if (value := getattr(settings, key)) is not None),
     ]
@@ -213,7 +217,7 @@ def plain_settings(settings: SlurmSettings) -> dict[str, Any]:
 
 def _sbatch(file: Path, array: JobArray, parameters: dict[str, Any], settings: SlurmSettings) -> list[str]:
     """Submit one array, or one job; its ids. A busy controller is asked again."""
-    folder = file.with_suffix("") / "submitit"
+    folder = scripts_folder(file)
     queue = str(queue_file(file))
     work = [WorkThrough(queue, None if item is None else str(item)) for item in array.items]
     python = settings.python or shlex.quote(sys.executable)
@@ -221,15 +225,21 @@ def _sbatch(file: Path, array: JobArray, parameters: dict[str, Any], settings: S
     executor.update_parameters(**parameters)
     for pause in (*BACK_OFF_SECONDS, None):
         try:
-            with clean_environment():
+            with clean_environment(), redirect_stderr(io.StringIO()):  # where submitit prints what it raises, too
                 return [str(job.job_id) for job in executor.submit_array(work)]
         except (FailedJobError, FailedSubmissionError, OSError) as error:
-            said = " ".join(str(error).split()) or type(error).__name__
+            said = _one_line(str(error)) or type(error).__name__
             _tidy(folder)
             if pause is None or isinstance(error, FailedSubmissionError) or FOR_GOOD.search(said):
                 raise JobsNotSubmitted(f"sbatch did not take the jobs: {said}", file) from error
             sleep(pause)
     raise AssertionError("unreachable: the last try raises")
+
+
+def _one_line(said: str) -> str:
+    """Of `sbatch: error: Batch job submission failed: ...`, line by line, what is not sbatch's own name."""
+    lines = [re.sub(r"^sbatch: (error: |fatal: )?", "", " ".join(line.split())) for line in said.splitlines()]
+    return "; ".join(dict.fromkeys(filter(None, lines)))
 
 
 def _tidy(folder: Path) -> None:
@@ -243,6 +253,8 @@ def _tidy(folder: Path) -> None:
 
 
 def _memory(gib: float) -> str:
+    if gib == 0:
+        return "0"
     return f"{int(gib)}G" if gib == int(gib) else f"{int(gib * 1024)}M"
 
 

@@ -37,5 +37,5 @@ class Device:
     def supports(self, cell: "Cell", machine: "Machine") -> str | None:
         """Why the machine has no such device, or None."""
         if self.type == "cuda" and machine.gpus == 0:
-            return f"device=cuda needs a GPU and this machine has none ({machine.gpu_reason}); use device=cpu"
+            return f"device=cuda needs a GPU and {machine.called} has none ({machine.gpu_reason}); use device=cpu"
         return None

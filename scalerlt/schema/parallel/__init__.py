@@ -53,7 +53,7 @@ class Parallel:
         if self.backend == "nccl" and cell.device.type != "cuda":
             return f"parallel.backend=nccl is between GPUs, and this is device={cell.device.name}; use gloo or null"
         if cell.device.type == "cuda" and self.ranks_per_node > max(machine.gpus, 1):
-            have = f"this machine has {machine.gpus}"
+            have = f"{machine.called} has {machine.gpus}"
             return f"parallel.ranks_per_node={self.ranks_per_node} needs a GPU for each, and {have}"
         return None
 

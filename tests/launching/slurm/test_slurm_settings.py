@@ -28,11 +28,11 @@ def test_every_wrong_value_is_one_sentence_and_all_are_said() -> None:
         wait="yes",
         pack={"slots": 0, "timd": "shared"},
         env={"A B": "x", "C": None},
-        sbatch={"time": 5, "p": "gpu", "output": "log", "cpus_per_task": 3},
+        sbatch={"time": 5, "p": "gpu", "output": "log", "cpus_per_task": 3, "gpus": 1, "gpus_per_task": 1},
         setup="module load cuda",
         gres="",
     )
-    assert len(set(said)) == len(said) == 16, said
+    assert len(set(said)) == len(said) == 18, said
     for start in (
         "hydra.launcher.timeout_min='ten': ",
         "hydra.launcher.partitoin is not a setting of the launcher; did you mean partition?",
@@ -48,10 +48,20 @@ def test_every_wrong_value_is_one_sentence_and_all_are_said() -> None:
         "hydra.launcher.sbatch.p: set hydra.launcher.partition instead",
         "hydra.launcher.sbatch.output: the submission sets this option itself",
         "hydra.launcher.sbatch.cpus_per_task: set hydra.launcher.cpus_per_task instead",
+        "hydra.launcher.sbatch.gpus: set hydra.launcher.gpus_per_node instead",
+        "hydra.launcher.sbatch.gpus_per_task: set hydra.launcher.gpus_per_node instead",
         "hydra.launcher.setup='module load cuda': ",
         "hydra.launcher.gres='': ",
     ):
         assert sum(problem.startswith(start) for problem in said) == 1, (start, said)
+
+
+def test_memory_that_slurm_would_read_as_the_whole_node() -> None:
+    """sbatch takes --mem=0M for all memory of a node: only a setting that says so asks for it."""
+    assert problems_of(mem_gb=0.0009) == [
+        "hydra.launcher.mem_gb=0.0009: less than 1 MiB; give GiB, or 0 for all memory of a node"
+    ]
+    assert settings_of(mem_gb=0).mem_gb == 0 and settings_of(mem_gb=1 / 1024).mem_gb == 1 / 1024
 
 
 def test_what_does_not_go_together() -> None:
@@ -113,11 +123,44 @@ def test_gpus_of_a_gres(gres: str, gpus: int) -> None:
         ("comment='two words'", "two words"),
         ("qos=null", None),
         ("account=4711", 4711),
+        ("srun_args=[--export=ALL]", ["--export=ALL"]),
+        ("srun_args=[--mpi=pmix, --cpu-bind=cores]", ["--mpi=pmix", "--cpu-bind=cores"]),
+        ("srun_args=['--export=ALL,X=1']", ["--export=ALL,X=1"]),
+        ("setup=[source venv/bin/activate && export A=1]", ["source venv/bin/activate && export A=1"]),
+        ("setup=[module load cuda,source venv/bin/activate]", ["module load cuda", "source venv/bin/activate"]),
+        ("setup=['export A=1,2','export B=3']", ["export A=1,2", "export B=3"]),
+        ("sbatch.mail-type=END,FAIL", {"mail-type": "END,FAIL"}),
+        ("sbatch.exclusive=true", {"exclusive": True}),
     ],
 )
 def test_slurms_own_texts_need_no_quotes(given: str, value: str | int | None) -> None:
     launcher = compose(["hydra/launcher=slurm", f"hydra.launcher.{given}"]).launcher
-    assert launcher[given.partition("=")[0]] == value
+    assert launcher[given.partition("=")[0].partition(".")[0]] == value
+
+
+def test_variables_hold_what_is_given() -> None:
+    given = ["NCCL_SOCKET_IFNAME=ib0,ib1", "HF_HUB_OFFLINE=0", "FLAGS=--a=b -c"]
+    launcher = compose(["hydra/launcher=slurm", *(f"+hydra.launcher.env.{text}" for text in given)]).launcher
+    assert launcher["env"] == {"HF_HUB_OFFLINE": 0, "NCCL_SOCKET_IFNAME": "ib0,ib1", "FLAGS": "--a=b -c"}
+
+
+@pytest.mark.parametrize("command", ["plan", "sweep", "run"])
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("hydra.launcher.timeout_min=1,2", "hydra.launcher.timeout_min has one value for all cells, not 1, 2; quote"),
+        ("hydra.verbose=1,2", "hydra.verbose has one value for all cells, not 1, 2; quote"),
+        ("hydra/launcher=slurm,slurm_gpu", "hydra/launcher has one value for all cells, not slurm, slurm_gpu; quote"),
+        ("hydra.launcher.srun_args=[--export=ALL,X]", "'hydra.launcher.srun_args=[--export=ALL,X]' is not an override"),
+        ("hydra.launcher.setup=[a && b,c]", "'hydra.launcher.setup=[a && b,c]' is not an override"),
+    ],
+)
+def test_what_hydra_would_refuse_is_one_sentence(
+    command: str, override: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, override]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"error: {said}") and shown.count("\n") == 1 and "quote" in shown
 
 
 def test_a_launcher_of_another_kind() -> None:
@@ -164,6 +207,7 @@ def test_cells_are_planned_for_the_nodes_and_not_for_this_host() -> None:
     request = compose(["hydra/launcher=slurm", "device=cuda"])
     [cell] = resolve_all(request.cells, machine_of(request.launcher))
     assert cell.unsupported is not None and "hydra.launcher.gpus_per_node=None" in cell.unsupported
+    assert "a node has none" in cell.unsupported and "this machine" not in cell.unsupported
 
 
 def test_the_users_account_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,13 +129,42 @@ def test_a_busy_sbatch_is_not_asked_for_ever(
     assert submission.jobs == [] and "temporarily unable" in (submission.fault or "")
 
 
-def test_what_sbatch_refuses_for_good_is_said_at_once(
-    two: SweepDirectory, mock_slurm: MockSlurm, no_pauses: list[float]
+@pytest.mark.parametrize(
+    "said",
+    [
+        "invalid partition specified: gpuu",
+        "--gpus-per-node and --gres are mutually exclusive",
+        "Batch job submission failed: Memory specification can not be satisfied",
+        "Batch job submission failed: CPU count per node cannot be satisfied",
+    ],
+)
+def test_what_sbatch_refuses_for_good_is_said_at_once_and_once(
+    said: str, two: SweepDirectory, mock_slurm: MockSlurm, no_pauses: list[float], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    mock_slurm.fails("sbatch", "sbatch: error: invalid partition specified: gpuu")
-    with pytest.raises(JobsNotSubmitted, match="invalid partition specified: gpuu"):
+    mock_slurm.fails("sbatch", f"sbatch: error: {said}")
+    with pytest.raises(JobsNotSubmitted) as caught:
         run(two, settings_of(partition="gpuu"))
+    assert str(caught.value) == f"sbatch did not take the jobs: {said}"
     assert len(mock_slurm.calls("sbatch")) == 1 and no_pauses == []
+    assert capfd.readouterr().err == "", "the command line prints the error"
+
+
+def test_several_lines_of_sbatch_are_one_sentence() -> None:
+    said = (
+        "sbatch: error: fetch_config: DNS SRV lookup failed\nsbatch: fatal: Could not establish a source\n\nand so on"
+    )
+    assert submit._one_line(said) == "fetch_config: DNS SRV lookup failed; Could not establish a source; and so on"
+
+
+@pytest.mark.parametrize(
+    ("gib", "asked", "told"),
+    [(0, "0", "all memory"), (1 / 1024, "1M", "0.000976562 GiB"), (1.5, "1536M", "1.5 GiB"), (64, "64G", "64 GiB")],
+)
+def test_memory(gib: float, asked: str, told: str, two: SweepDirectory, mock_slurm: MockSlurm) -> None:
+    run(two, settings_of(mem_gb=gib))
+    assert re.findall(r"--mem=(\S+)", mock_slurm.script(12)) == [asked]
+    [(submission, _)] = submitted(two)
+    assert submission.jobs[0].resources == f"1 node, {told}, 60 min"
 
 
 def test_jobs_accepted_before_a_refusal_are_not_forgotten(
