@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scalerlt.planning.request import Request
     from scalerlt.planning.resolve import ResolvedCell
     from scalerlt.records.plan import Plan
-    from scalerlt.records.store import SweepDirectory
+    from scalerlt.records.store import CellDirectory, SweepDirectory
 
     Start = Callable[[SweepDirectory, Plan, str, Display], Outcome]
     """Runs a frozen plan, given its file's name."""
@@ -285,8 +285,7 @@ def _execute(request: "Request") -> int:
     from scalerlt.launching.due import is_settled
     from scalerlt.launching.jobs import Jobs
     from scalerlt.launching.progress import display
-    from scalerlt.launching.queued import Queued
-    from scalerlt.launching.recovery import NO_SLURM
+    from scalerlt.launching.queued import Queued, attempts_of, expect
     from scalerlt.launching.show import show_record
     from scalerlt.launching.slurm.ask import Slurm
     from scalerlt.launching.status import of_cells
@@ -307,12 +306,19 @@ def _execute(request: "Request") -> int:
         refuse_above(request.max_gpu_hours, forecast(planned, cells, request))
     start = _on_slurm(request, cells) if request.launcher.get("kind") == "slurm" else _here(request, cells, infer_oom)
     with display() as shown:
-        queued = Queued(Path(request.runs_dir) / planned.sweep)
-        jobs = Jobs(Slurm(shown.say)) if shutil.which("squeue") else NO_SLURM
+        sweep = SweepDirectory(Path(request.runs_dir) / planned.sweep)
+        queued = Queued(sweep.path)
+        jobs = Jobs(Slurm(shown.say)) if shutil.which("squeue") else Jobs()
+        expect([(queued, attempts_of(sweep, planned.cells))], jobs)
         revision = planned.provenance.get("git_revision")
-        directory, name, kept = freeze(
-            planned, cells, Path(request.runs_dir), lambda cell: is_settled(cell, request.retry, revision, queued, jobs)
-        )
+        kept: list[str] = []
+
+        def stays(cell: "CellDirectory") -> bool:
+            settled = is_settled(cell, request.retry, revision, queued, jobs)
+            kept.extend([cell.path.name] if settled else [])
+            return settled
+
+        directory, name = freeze(planned, cells, Path(request.runs_dir), stays)
         _warn(request)
         if kept:
             shown.say(f"{of_cells(len(kept))} that run, wait for a job or are not run again keep their own settings")

@@ -14,6 +14,8 @@ from scalerlt.records.store import Attempt, CellDirectory
 
 REMEMBER_SECONDS = 10.0
 """A display that is drawn every second must not ask the controller every second."""
+UNKNOWN_SECONDS = 60.0
+"""Nor accounting about jobs that are forgotten; it may be behind, though, and is asked again after so long."""
 SETTLED_SECONDS = 30.0
 """Three heartbeats: a younger one is of a process that lives, whatever Slurm says, or whose record is on its way."""
 HOLDS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"})
@@ -47,6 +49,16 @@ class JobState(Protocol):
         ...
 
     @property
+    def nodes(self) -> str:
+        """On which nodes it is or was; empty of one that never started."""
+        ...
+
+    @property
+    def script(self) -> str:
+        """The path of its script, where it was asked for by its name."""
+        ...
+
+    @property
     def started(self) -> str | None:
         """When it started the last time, ISO 8601 with a time zone; None of one that has not, or unknown."""
         ...
@@ -68,6 +80,10 @@ class Slurm(Protocol):
         """How these jobs stand or ended, as far as it is known, by accounting or by the controller's memory."""
         ...
 
+    def named(self, names: Iterable[str]) -> Mapping[str, JobState]:
+        """The jobs of these names that squeue lists, whoever's they are."""
+        ...
+
 
 @dataclass
 class Jobs:
@@ -81,18 +97,21 @@ class Jobs:
 
     def __post_init__(self) -> None:
         self._ids: set[str] = set()
-        self._unrecorded: set[str] = set()
+        self._open: set[str] = set()
+        """Jobs about whose end may be asked."""
         self._queue: Mapping[str, JobState] | None = None
         self._asked: set[str] = set()
         self._asked_at = float("-inf")
         self._ended: dict[str, JobState | None] = {}
+        self._unknown_until = float("-inf")
+        self._named: tuple[float, set[str], list[JobState]] = (float("-inf"), set(), [])
 
     def expect(self, cells: Iterable[CellDirectory], ids: Iterable[str] = ()) -> None:
         """Note the jobs whose state may be asked for, so that one question serves for all.
 
         Args:
             cells: whose attempts without a record are looked at.
-            ids: further jobs.
+            ids: further jobs, which were to run cells and have not.
         """
         attempts: list[Attempt] = []
         for cell in cells:
@@ -104,8 +123,8 @@ class Jobs:
         """The same, where the attempts have been read."""
         unrecorded = [attempt for attempt in attempts if attempt.record is None]
         held = [attempt.lease.slurm_job_id for attempt in unrecorded if attempt.lease is not None]
-        self._unrecorded |= set(filter(is_job_id, held))
-        self._ids |= {*self._unrecorded, *filter(is_job_id, ids)}
+        self._open |= set(filter(is_job_id, [*held, *ids]))
+        self._ids |= self._open
 
     @property
     def knows_any(self) -> bool:
@@ -128,11 +147,23 @@ class Jobs:
         if (listed := self.listed(job_id)) is not None:
             return listed
         if job_id not in self._ended and self.slurm is not None and is_job_id(job_id):
-            unlisted = [known for known in self._unrecorded if known not in (self._look() or {})]
+            unlisted = [known for known in self._open if known not in (self._look() or {})]
             wanted = sorted({job_id, *unlisted} - self._ended.keys())
             found = self.slurm.history(wanted)
+            self._unknown_until = time.monotonic() + UNKNOWN_SECONDS
             self._ended |= {known: found.get(known) for known in wanted}
         return self._ended.get(job_id)
+
+    def named(self, names: Iterable[str]) -> list[JobState]:
+        """The jobs of these names that squeue lists, whoever's they are; none where it does not answer."""
+        wanted = set(names)
+        if self.slurm is None or not wanted:
+            return []
+        asked_at, asked, found = self._named
+        if wanted != asked or time.monotonic() - asked_at > REMEMBER_SECONDS:
+            found = list(self.slurm.named(sorted(wanted)).values())
+            self._named = (time.monotonic(), wanted, found)
+        return found
 
     def started_again(self, lease: Lease) -> bool:
         """Whether Slurm has put the job of an attempt back into its queue since, or has started it again."""
@@ -164,7 +195,12 @@ class Jobs:
             listed = self.slurm.queue(sorted(self._ids))
             self._queue = None if self.slurm.is_silent else listed
             self._asked, self._asked_at = set(self._ids), time.monotonic()
-            self._ended = {job: known for job, known in self._ended.items() if known and known.state not in OPEN}
+            remembers = time.monotonic() < self._unknown_until
+            self._ended = {
+                job: known
+                for job, known in self._ended.items()
+                if (remembers if known is None else known.state not in OPEN)
+            }
         return self._queue
 
 

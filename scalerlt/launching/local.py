@@ -9,7 +9,7 @@ from scalerlt.launching.devices import devices_of, hold
 from scalerlt.launching.interrupts import Interrupts
 from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.progress import Display
-from scalerlt.launching.queued import Queued
+from scalerlt.launching.queued import Queued, attempts_of, expect
 from scalerlt.launching.recovery import reconcile
 from scalerlt.launching.status import CellStatus, of_cell, totals
 from scalerlt.planning.cost import Cost
@@ -110,7 +110,9 @@ class LocalQueue:
         """Run what is to run, and say how it went."""
         ordered = sorted(self.plan.cells, key=lambda cell: cell.order)
         self._queued = Queued(self.sweep.path)
-        self.jobs.expect((self.sweep.cell(cell.cell_id) for cell in ordered), self._queued.job_ids)
+        for fault in self._queued.faults:
+            self.display.say(f"passed over: {fault}")
+        expect([(self._queued, attempts_of(self.sweep, ordered))], self.jobs)
         with self._interrupts:
             waiting = [cell for cell in ordered if cell.state == "planned" and self._is_to_run(cell)]
             expected = {cell.cell_id: self.cost_of(cell.cell_id) for cell in waiting} if self.cost_of else {}
@@ -231,7 +233,7 @@ class LocalQueue:
     def _say(self, outcome: Outcome) -> None:
         self.display.say(totals(cell.state for cell in outcome.cells))
         for cell in outcome.bad:
-            self.display.say(f"  {cell.state} {cell.cell_id}: {cell.log}")
+            self.display.say(f"  {cell.state} {cell.cell_id}: {cell.where_to_look}")
         for cell_id, fault in outcome.faults.items():
             self.display.say(f"  not started {cell_id}: {fault}")
 

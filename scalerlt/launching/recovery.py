@@ -121,7 +121,7 @@ def fate_of(attempt: Attempt, jobs: Jobs = NO_SLURM) -> Fate:
 
 def _by_slurm(attempt: Attempt, lease: Lease, job_id: str, died: str, jobs: Jobs) -> Fate:
     found = jobs.ended(job_id)
-    said = _what_was_said(job_id, found, jobs)
+    said = what_was_said(job_id, found, jobs)
     if found is None or found.state not in _BY_STATE:
         if jobs.started_again(lease):
             died = f"its Slurm job {job_id} was ended and put back into the queue"
@@ -168,7 +168,7 @@ def _clear(attempt: Attempt, *, is_gone: bool = False) -> None:
             continue  # removed by another
 
 
-def _what_was_said(job_id: str, found: JobState | None, jobs: Jobs) -> str:
+def what_was_said(job_id: str, found: JobState | None, jobs: Jobs) -> str:
     """Who was asked about the job, and the answers."""
     if jobs.slurm is None:
         return f"of Slurm job {job_id}, about which nobody could be asked here"

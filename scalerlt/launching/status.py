@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 
 from scalerlt.launching.headline import Headline, of_metrics, of_series
 from scalerlt.launching.jobs import Jobs
-from scalerlt.launching.queued import Queued
+from scalerlt.launching.queued import Queued, attempts_of, expect
 from scalerlt.launching.recovery import NO_SLURM, fate_of
 from scalerlt.records.base import Scalar, UnreadableDocument, now
 from scalerlt.records.cell import FrozenCell
@@ -33,8 +32,8 @@ class CellStatus:
         attempt: number of the attempt that the state comes from.
         elapsed_seconds: how long that attempt took, or has been running.
         headline: the newest figure of its series, or the one that its record is looked up for.
-        job: Slurm's id of the job that the attempt ran in, or that a queued cell waits for.
-        log: standard error of that attempt.
+        job: Slurm's id of the job that the attempt ran in, that a queued cell waits for, or that ended without it.
+        log: standard error of that attempt, or of a job that ended without running the cell.
         unrecorded: whether the attempt ended without a record, so that the verdict is still to be written.
     """
 
@@ -53,8 +52,13 @@ class CellStatus:
 
     @property
     def is_bad(self) -> bool:
-        """Whether its attempt ended without an answer."""
+        """Whether its attempt, or the job that was to make one, ended without an answer."""
         return self.state in BAD
+
+    @property
+    def where_to_look(self) -> str:
+        """Its log, or where it has none the reason."""
+        return str(self.log or self.reason or "no reason given")
 
 
 @dataclass(frozen=True)
@@ -89,26 +93,15 @@ def status_of_sweeps(runs: Path, jobs: Jobs = NO_SLURM) -> list[SweepStatus]:
         jobs: what Slurm says of the jobs that hold attempts, or that wait.
     """
     found = [(sweep, list(_cells(sweep)), Queued(sweep.path)) for sweep in sweeps(runs)]
-    seen = [[_attempts(sweep, cell) for cell in cells] for sweep, cells, _ in found]
-    unsettled = [
-        queued.jobs_of(cell.cell_id, attempts)
-        for (_, cells, queued), of_cells in zip(found, seen, strict=True)
-        for cell, attempts in zip(cells, of_cells, strict=True)
-        if not any(attempt.answers for attempt in attempts)
-    ]
-    jobs.expect_attempts(
-        (attempt for of_cells in seen for attempts in of_cells for attempt in attempts), chain(*unsettled)
-    )
+    seen = [attempts_of(sweep, cells) for sweep, cells, _ in found]
+    expect([(queued, attempts) for (_, _, queued), attempts in zip(found, seen, strict=True)], jobs)
     return [
         SweepStatus(
             sweep.path,
-            [
-                of_cell(sweep, cell, jobs, queued, attempts or None)
-                for cell, attempts in zip(cells, of_cells, strict=True)
-            ],
+            [of_cell(sweep, cell, jobs, queued, attempts[cell.cell_id] or None) for cell in cells],
             [str(plan) for _, plan in sweep.plans() if isinstance(plan, UnreadableDocument)] + queued.faults,
         )
-        for (sweep, cells, queued), of_cells in zip(found, seen, strict=True)
+        for (sweep, cells, queued), attempts in zip(found, seen, strict=True)
     ]
 
 
@@ -121,8 +114,8 @@ def of_cell(
 ) -> CellStatus:
     """The state of one cell.
 
-    A running attempt counts first, then its answer, then that a job is to run it, then what its newest attempt says,
-    and last what the plan says.
+    A running attempt counts first, then its answer, then that a job is to run it, or ended before it came to that, then
+    what its newest attempt says, and last what the plan says.
 
     Args:
         queued: what of the sweep was submitted to Slurm; None: that is not looked at.
@@ -139,14 +132,26 @@ def of_cell(
         return _of_attempt(sweep, planned, answered[-1], jobs)
     waiting = queued.waiting(planned.cell_id, attempts, jobs) if queued is not None else None
     last = _of_attempt(sweep, planned, attempts[-1], jobs) if attempts else None
+    number, before = (last.attempt, f"; attempt {last.attempt} ended {last.state}") if last else (None, "")
+
+    def of_job(state: str, reason: str, job: str, log: Path | None = None) -> CellStatus:
+        return CellStatus(
+            sweep.name, planned.cell_id, planned.axes, state, f"{reason}{before}", number, job=job, log=log
+        )
+
     if waiting is not None and waiting.certain:
-        number = last.attempt if last else None
-        reason = f"{waiting.reason}; attempt {number} ended {last.state}" if last else waiting.reason
-        return CellStatus(sweep.name, planned.cell_id, planned.axes, "queued", reason, number, job=waiting.job_id)
+        return of_job("queued", waiting.reason, waiting.job_id)
+    ended = None
+    if queued is not None and waiting is not None and planned.state == "planned":
+        ended = queued.not_run(planned.cell_id, attempts, jobs)
+    if ended is not None and ended.verdict is not None:
+        return of_job(str(ended.verdict), ended.reason, ended.job_id, ended.log)
     if last is not None:
         return last
-    why = planned.reason or (waiting.reason if waiting is not None else None)
-    return CellStatus(sweep.name, planned.cell_id, planned.axes, planned.state, why)
+    why = ended or waiting
+    return CellStatus(
+        sweep.name, planned.cell_id, planned.axes, planned.state, planned.reason or (why.reason if why else None)
+    )
 
 
 def _of_attempt(
@@ -232,13 +237,6 @@ def _job_of(attempt: Attempt, jobs: Jobs) -> str | None:
     own = attempt.lease.slurm_job_id if attempt.lease else None
     job = jobs.listed(own) if own is not None and attempt.record is None else None
     return own if job is None else job.job_id
-
-
-def _attempts(sweep: SweepDirectory, planned: PlannedCell) -> list[Attempt]:
-    try:
-        return sweep.cell(planned.cell_id).attempts()
-    except UnreadableDocument:
-        return []
 
 
 def _where(journal: Journal) -> str | None:

@@ -175,7 +175,7 @@ def _print_whole(console: Console, runs: Path, seen: list[SweepStatus]) -> None:
         console.print(line, soft_wrap=True)
     for cell in cells:
         if cell.is_bad:
-            console.print(f"  {cell.state} {cell.cell_id}: {cell.log}", soft_wrap=True)
+            console.print(f"  {cell.state} {cell.cell_id}: {cell.where_to_look}", soft_wrap=True)
 
 
 def _print_failed(console: Console, runs: Path, seen: list[SweepStatus]) -> None:
@@ -183,7 +183,7 @@ def _print_failed(console: Console, runs: Path, seen: list[SweepStatus]) -> None
     for cell in bad:
         attempt = f", attempt {cell.attempt}" if cell.attempt else ""
         console.print(f"{cell.state} {cell.cell_id}{attempt}: {cell.reason or 'no reason given'}", soft_wrap=True)
-        console.print(f"  {cell.log}", soft_wrap=True)
+        console.print(f"  {cell.log or 'there is no log'}", soft_wrap=True)
         for line in last_lines(cell.log):
             console.print(f"    {line}", soft_wrap=True)
         console.print()

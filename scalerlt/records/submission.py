@@ -61,3 +61,15 @@ def submissions(sweep: Path) -> Iterator[tuple[Path, Submission | UnreadableDocu
 def queue_file(submission_file: Path) -> Path:
     """Where the queue of a submission stands."""
     return submission_file.with_suffix("") / QUEUE_FILE
+
+
+def scripts_folder(submission_file: Path) -> Path:
+    """Where submitit keeps the scripts of a submission's jobs, and where these write their logs."""
+    return submission_file.with_suffix("") / "submitit"
+
+
+def log_of(submission_file: Path, job_id: str) -> Path | None:
+    """What a job wrote: its standard error, or its output where that alone has anything; None without a log."""
+    logs = [scripts_folder(submission_file) / f"{job_id}_0_log.{stream}" for stream in ("err", "out")]
+    sizes = {log: log.stat().st_size for log in logs if log.is_file()}
+    return next((log for log, size in sizes.items() if size), next(iter(sizes), None))

@@ -14,18 +14,20 @@ from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.queue import Queue, QueueItem
 from scalerlt.records.record import Record, Verdict
 from scalerlt.records.store import CellDirectory, SweepDirectory
-from scalerlt.records.submission import Submission, SubmittedJob, queue_file
+from scalerlt.records.submission import Submission, SubmittedJob, queue_file, scripts_folder
 
 
 @dataclass
 class FakeSlurm:
-    """Attributes: what squeue lists, what sacct or scontrol know, and how often each was asked."""
+    """Attributes: what squeue lists, by ids and by names, what sacct or scontrol know, and how often each was asked."""
 
     listed: dict[str, JobState] = field(default_factory=dict)
     known: dict[str, JobState] = field(default_factory=dict)
     is_silent: bool = False
     questions: list[list[str]] = field(default_factory=list)
     histories: list[list[str]] = field(default_factory=list)
+    of_names: dict[str, list[JobState]] = field(default_factory=dict)
+    names_asked: list[list[str]] = field(default_factory=list)
 
     def queue(self, job_ids: Iterable[str]) -> Mapping[str, JobState]:
         self.questions.append(list(job_ids))
@@ -34,6 +36,11 @@ class FakeSlurm:
     def history(self, job_ids: Iterable[str]) -> Mapping[str, JobState]:
         self.histories.append(list(job_ids))
         return {job: self.known[job] for job in self.histories[-1] if job in self.known}
+
+    def named(self, names: Iterable[str]) -> Mapping[str, JobState]:
+        self.names_asked.append(list(names))
+        found = [job for name in self.names_asked[-1] for job in self.of_names.get(name, [])]
+        return {} if self.is_silent else {job.job_id: job for job in found}
 
 
 def ago(seconds: float) -> str:
@@ -116,3 +123,11 @@ def submit(sweep: Path, items: list[list[str]], jobs: list[tuple[str, list[int]]
         signal_delay_s=90,
     ).write(queue_file(file))
     return file
+
+
+def write_log(submission: Path, job_id: str, text: str, stream: str = "err") -> Path:
+    """What a job of a submission wrote."""
+    log = scripts_folder(submission) / f"{job_id}_0_log.{stream}"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text(text)
+    return log

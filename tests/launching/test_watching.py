@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching.fake_slurm import FakeSlurm, attempt, finish, submit, sweep_of
+from launching.fake_slurm import FakeSlurm, attempt, finish, submit, sweep_of, write_log
 from rich.console import Console
 
 from scalerlt.cli import main
@@ -114,6 +114,29 @@ def test_the_document(runs: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixtur
     assert bad["sweeps"][0]["cells"][1]["log_lines"] == ["what gone said"]
 
 
+def test_a_job_that_failed_before_its_cell_is_shown_with_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = sweep_of(tmp_path / "sweep", "a", "b")
+    file = submit(sweep, [["a"], ["b"]], [("5_0", [0]), ("5_1", [1])])
+    log = write_log(file, "5_0", "bash: line 3: nvcc: command not found\n")
+    said = {job_id: JobState(job_id, "FAILED", "exit code 3:0", "n1", "sacct") for job_id in ("5_0", "5_1")}
+    jobs = Jobs(FakeSlurm(known=said))
+    assert show_status(sweep, jobs) == 1
+    shown = capsys.readouterr().out
+    assert "2 cells: 2 failed" in shown and f"  failed a: {log}\n" in shown
+    assert "  failed b: job 5_1 did not run it: squeue does not list job 5_1; sacct says FAILED" in shown
+    assert show_status(sweep, jobs, failed=True) == 1
+    shown = capsys.readouterr().out
+    assert "failed a: job 5_0 did not run it: squeue does not list job 5_0; sacct says FAILED (exit code 3:0)" in shown
+    assert f"  {log}\n    bash: line 3: nvcc: command not found\n" in shown
+    assert "  there is no log\n" in shown
+    show_status(sweep, jobs, failed=True, as_json=True)
+    a, b = json.loads(capsys.readouterr().out)["sweeps"][0]["cells"]
+    assert (a["state"], a["job"], a["log"], a["recorded"]) == ("failed", "5_0", str(log), True)
+    assert (b["log"], b["log_lines"]) == (None, [])
+
+
 class Sleep:
     """Instead of waiting, the next thing happens."""
 
@@ -140,7 +163,7 @@ def test_watching_ends_when_nothing_is_under_way(
     file = io.StringIO()
     consoles = Console(file=file, force_terminal=terminal, width=100, height=12, markup=False, highlight=False)
     monkeypatch.setattr(watching, "_console", lambda: consoles)
-    assert watch(sweep, Jobs(slurm), 5.0) == 0
+    assert watch(sweep, Jobs(slurm), 5.0) == 1, "nobody knows how job 10 ended, which has not run its cell"
     assert clock.slept == 3, "once more, when nothing is under way: a job may be on its way back into the queue"
     shown = file.getvalue()
     screens = shown.split("Z\n") if not terminal else shown.split("... and 33 more")

@@ -8,7 +8,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from scalerlt.launching.slurm.environment import clean_environment
@@ -19,6 +19,8 @@ AGAIN_SECONDS = 60.0
 """A command that has failed is left alone for so long."""
 EPOCH = "1970-01-01"
 """Without a start sacct tells of today's jobs alone."""
+SQUEUE = ("squeue", "--noheader", "--array", "--states=all")
+FIELDS = "%i|%T|%r|%N|%A|%S"
 ENDED = frozenset(
     {
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "REVOKED"),
@@ -40,6 +42,7 @@ class JobState:
         source: the command that said so.
         raw_id: the number that an element of an array has for itself, as its processes know it.
         started: when it started the last time, ISO 8601; squeue alone tells it.
+        script: the path of its script, as sbatch was given it; `Slurm.named` alone tells it.
     """
 
     job_id: str
@@ -49,6 +52,7 @@ class JobState:
     source: str = "squeue"
     raw_id: str = ""
     started: str | None = None
+    script: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -88,10 +92,17 @@ class Slurm:
         mains = sorted({job_id.partition("_")[0] for job_id in wanted}, key=int)
         if not mains:
             return {}
-        command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%N|%A|%S"]
-        answer = self._ask([*command, f"--jobs={','.join(mains)}"], none_like="Invalid job id")
+        answer = self._ask([*SQUEUE, f"--format={FIELDS}", f"--jobs={','.join(mains)}"], none_like="Invalid job id")
         self.is_silent = answer is None
         return _of_interest(_of_squeue(answer or ""), wanted)
+
+    def named(self, names: Iterable[str]) -> dict[str, JobState]:
+        """The jobs of these names that squeue lists, with their scripts: anybody may have jobs of such a name."""
+        wanted = list(names)
+        if not wanted:
+            return {}
+        answer = self._ask([*SQUEUE, f"--format={FIELDS}|%o", f"--name={','.join(wanted)}"])
+        return {job.job_id: job for job in _of_squeue(answer or "")}
 
     def history(self, job_ids: Iterable[str], since: str = EPOCH) -> dict[str, JobState]:
         """What is known of jobs, those that have ended too: from sacct, else from scontrol for as long as it remembers.
@@ -188,11 +199,12 @@ def _of_interest(states: Iterable[JobState], wanted: Iterable[str]) -> dict[str,
 
 def _of_squeue(text: str) -> Iterator[JobState]:
     for line in text.splitlines():
-        fields = line.split("|")
+        fields = line.split("|", 6)
         if len(fields) >= 4:
-            raw_id, started = (*fields[4:6], "", "")[:2]
+            raw_id, started, script = (*fields[4:], "", "", "")[:3]
             reason = "" if fields[2] == "None" else fields[2]
-            yield from _states(fields[0], fields[1], reason, fields[3], "squeue", raw_id, _moment(started))
+            for state in _states(fields[0], fields[1], reason, fields[3], "squeue", raw_id, _moment(started)):
+                yield replace(state, script=script.strip())
 
 
 def _of_sacct(text: str) -> Iterator[JobState]:

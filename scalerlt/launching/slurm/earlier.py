@@ -1,28 +1,26 @@
 """What earlier submissions of a sweep have in Slurm's queue."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from scalerlt.launching.jobs import Jobs
-from scalerlt.launching.queued import Queued
+from scalerlt.launching.queued import Queued, attempts_of, expect
 from scalerlt.launching.slurm.ask import Slurm
 from scalerlt.records.base import UnreadableDocument
 from scalerlt.records.plan import PlannedCell
 from scalerlt.records.store import SweepDirectory
-from scalerlt.records.submission import Submission, submissions
+from scalerlt.records.submission import Submission
 
 
-def jobs_of(sweep: SweepDirectory, cells: Iterable[PlannedCell], slurm: Slurm) -> Jobs:
-    """The jobs that hold attempts at these cells, and all that the sweep has submitted: one question serves for all."""
-    found = (submission for _, submission in submissions(sweep.path))
-    ids = [job.job_id for submission in found if isinstance(submission, Submission) for job in submission.jobs]
-    jobs = Jobs(slurm)
-    jobs.expect((sweep.cell(cell.cell_id) for cell in cells), ids)
-    return jobs
+def jobs_of(sweep: SweepDirectory, cells: Iterable[PlannedCell], slurm: Slurm) -> tuple[Jobs, Queued]:
+    """The jobs that hold attempts at these cells or were to run them, and the submissions; one question serves all."""
+    jobs, queued = Jobs(slurm), Queued(sweep.path)
+    expect([(queued, attempts_of(sweep, cells))], jobs)
+    return jobs, queued
 
 
-def queued_cells(sweep: SweepDirectory, cells: Iterable[PlannedCell], jobs: Jobs) -> dict[str, str]:
+def queued_cells(sweep: SweepDirectory, cells: Iterable[PlannedCell], jobs: Jobs, queued: Queued) -> dict[str, str]:
     """Of these cells, none of which is running, those that a job is going to run, each with which and why it waits."""
-    queued, found = Queued(sweep.path), {}
+    found = {}
     for cell in cells:
         try:
             waiting = queued.waiting(cell.cell_id, sweep.cell(cell.cell_id).attempts(), jobs)
@@ -31,3 +29,15 @@ def queued_cells(sweep: SweepDirectory, cells: Iterable[PlannedCell], jobs: Jobs
         if waiting is not None and waiting.certain:
             found[cell.cell_id] = waiting.reason
     return found
+
+
+def write_down(queued: Queued, say: Callable[[str], None]) -> None:
+    """Write the ids of jobs that were found by their name into their submissions: squeue will forget them."""
+    for file, found in queued.unwritten.items():
+        submission = Submission.read(file)  # as it stands now: whoever submitted them may be alive
+        known = {job.job_id for job in submission.jobs}
+        new = [job for job in found if job.job_id not in known]
+        if new:
+            submission.jobs += new
+            submission.write(file)
+            say(f"{file}: its jobs were not written down and are found: {', '.join(job.job_id for job in new)}")

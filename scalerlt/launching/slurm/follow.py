@@ -12,7 +12,7 @@ from scalerlt.launching.slurm.ask import JobState, Slurm
 from scalerlt.records.base import UnreadableDocument
 from scalerlt.records.queue import Queue
 from scalerlt.records.store import SweepDirectory
-from scalerlt.records.submission import Submission, queue_file, submissions
+from scalerlt.records.submission import queue_file, submissions
 
 LOOK_SECONDS = 2.0
 """Between looks at the files."""
@@ -45,12 +45,17 @@ class Follower:
         """
         jobs: dict[str, list[str]] = {}
         for file, submission in submissions(self._sweep.path):
-            if isinstance(submission, Submission) and submission.jobs:
+            try:
+                if isinstance(submission, UnreadableDocument):
+                    raise submission
                 queue = Queue.read(queue_file(file))
-                for job in submission.jobs:
-                    ours = [cell for item in job.items for cell in queue.items[item].cells if cell in cells]
-                    jobs |= {job.job_id: ours} if ours else {}
-                    self._waiting |= {cell: queue.tried.get(cell, 0) for cell in ours}
+            except UnreadableDocument as fault:
+                self._display.say(f"warning: its jobs are not followed: {fault}")
+                continue
+            for job in submission.jobs:
+                ours = [cell for item in job.items for cell in queue.items[item].cells if cell in cells]
+                jobs |= {job.job_id: ours} if ours else {}
+                self._waiting |= {cell: queue.tried.get(cell, 0) for cell in ours}
         if not jobs:
             return {}
         self._display.begin(len(self._waiting))

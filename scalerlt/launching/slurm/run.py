@@ -1,5 +1,6 @@
 """A plan on a Slurm cluster: from its cells to job ids and, when it is to wait, to the end of the last job."""
 
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -11,9 +12,10 @@ from scalerlt.launching.due import due
 from scalerlt.launching.interrupts import Interrupts
 from scalerlt.launching.local import Outcome
 from scalerlt.launching.progress import Display
+from scalerlt.launching.queued import Queued
 from scalerlt.launching.slurm.arrays import LARGEST_ARRAY
 from scalerlt.launching.slurm.ask import Slurm
-from scalerlt.launching.slurm.earlier import jobs_of, queued_cells
+from scalerlt.launching.slurm.earlier import jobs_of, queued_cells, write_down
 from scalerlt.launching.slurm.follow import Follower
 from scalerlt.launching.slurm.items import ResourceGroup, Seconds, resource_groups, settings_of
 from scalerlt.launching.slurm.outlook import outlook
@@ -100,9 +102,12 @@ class _SlurmRun:
         self.slurm = Slurm(self.display.say)
         with Interrupts() as self.interrupts:
             with turn(self.sweep.path, self.display.say, lambda: self._interrupted):
-                self.jobs = jobs_of(self.sweep, self.plan.cells, self.slurm)
+                self.jobs, earlier = jobs_of(self.sweep, self.plan.cells, self.slurm)
+                for fault in earlier.faults:
+                    self.display.say(f"passed over: {fault}")
+                write_down(earlier, self.display.say)
                 cells, faults = due(self.sweep, self.plan, self.retry, self.display.say, self.jobs)
-                queued = queued_cells(self.sweep, cells, self.jobs)
+                queued = queued_cells(self.sweep, cells, self.jobs, earlier)
                 cells = [cell for cell in cells if cell.cell_id not in queued]
                 self._say_what_is_left_out(cells, set(queued))
                 jobs = queued | self._submit(resource_groups(cells, self.resolved, self.settings, self.seconds))
@@ -110,8 +115,10 @@ class _SlurmRun:
                 follower = Follower(self.sweep, self.slurm, self.display, self.interrupts.finish.is_set)
                 faults |= follower.follow(jobs)
                 if not self._interrupted:
-                    jobs, self.jobs = {}, jobs_of(self.sweep, self.plan.cells, self.slurm)
-            outcome = Outcome([self._status(cell, jobs) for cell in self._ordered], faults, self._interrupted)
+                    jobs = {}
+                    self.jobs, earlier = jobs_of(self.sweep, self.plan.cells, self.slurm)
+            stands = [self._status(cell, jobs, earlier) for cell in self._ordered]
+            outcome = Outcome(stands, faults, self._interrupted)
         self.display.close()
         self._say_how_it_stands(outcome)
         return outcome
@@ -171,29 +178,39 @@ class _SlurmRun:
 
     def _already(self) -> str:
         ids = self._submitted()
-        return f"; submitted before that: {_shown(ids)} (see scalerlt status {self.sweep.path})" if ids else ""
+        return f"; submitted before that: {_shown(ids)} (see {self._status_command})" if ids else ""
+
+    @property
+    def _status_command(self) -> str:
+        return shlex.join(["scalerlt", "status", str(self.sweep.path)])
 
     def _submitted(self) -> list[str]:
         return [job.job_id for file in self.files for job in Submission.read(file).jobs]
 
-    def _status(self, cell: PlannedCell, jobs: dict[str, str]) -> CellStatus:
+    def _status(self, cell: PlannedCell, jobs: dict[str, str], earlier: Queued) -> CellStatus:
+        """The state of a cell.
+
+        Args:
+            jobs: the cells that jobs are going to run, and which.
+            earlier: the submissions from before these jobs.
+        """
+        if cell.cell_id not in jobs:
+            return of_cell(self.sweep, cell, self.jobs, earlier)
         status = of_cell(self.sweep, cell, self.jobs)
-        if cell.cell_id in jobs and status.state != "running":
-            return replace(status, state="queued", reason=jobs[cell.cell_id])
-        return status
+        return status if status.state == "running" else replace(status, state="queued", reason=jobs[cell.cell_id])
 
     def _say_how_it_stands(self, outcome: Outcome) -> None:
         self.display.say(totals(cell.state for cell in outcome.cells))
         for cell in outcome.bad:
-            self.display.say(f"  {cell.state} {cell.cell_id}: {cell.log}")
+            self.display.say(f"  {cell.state} {cell.cell_id}: {cell.where_to_look}")
         for cell_id, fault in outcome.faults.items():
             self.display.say(f"  not started {cell_id}: {fault}")
         ids = self._submitted()
         if ids and (outcome.interrupted or not self.settings.wait):
             if outcome.interrupted:
                 self.display.say("the jobs stay in Slurm's queue")
-            self.display.say(f"follow them:  scalerlt status {self.sweep.path}")
-            self.display.say(f"cancel them:  scancel {' '.join(dict.fromkeys(_main(job_id) for job_id in ids))}")
+            self.display.say(f"follow them:  {self._status_command}")
+            self.display.say(f"cancel them:  {shlex.join(['scancel', *dict.fromkeys(map(_main, ids))])}")
 
 
 def _main(job_id: str) -> str:

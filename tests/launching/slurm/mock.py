@@ -42,6 +42,10 @@ class MockSlurm:
         """The command works once more and then does not come back."""
         (self.folder / f"{command}.knob").write_text("hang_next 1 -\n")
 
+    def hangs_after_its_work(self, command: str) -> None:
+        """The command does what it is asked to, and then does not come back."""
+        (self.folder / f"{command}.knob").write_text("hang_after -1 -\n")
+
     def works(self, command: str) -> None:
         """The command works again."""
         (self.folder / f"{command}.knob").unlink()
@@ -63,7 +67,7 @@ class MockSlurm:
         (self.folder / "bin" / command).unlink()
 
     def queue(self, *lines: str) -> None:
-        """What squeue lists: `id|state|reason|node|raw id|start` each."""
+        """What squeue lists: `id|state|reason|node|raw id|start` each, and `|script|name` to be found by its name."""
         (self.folder / "table").write_text("".join(f"{line}\n" for line in lines))
 
     def accounts(self, *lines: str) -> None:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A Slurm of files, in the folder $MOCK_SLURM: this script under the names of sbatch, srun, squeue, sacct, scontrol and
-# scancel. table: one line per job, id|state|reason|node|raw id|start. <command>.knob: how the command misbehaves.
+# scancel. table: one line per job, id|state|reason|node|raw id|start|script|name; squeue tells all of it.
+# <command>.knob: how the command misbehaves.
 set -u
 me=$(basename "$0") home=$MOCK_SLURM table=$MOCK_SLURM/table
 { printf '%s' "$me"; printf ' %s' "$@"; echo; } >> "$home/calls"
@@ -14,6 +15,7 @@ if [ -f "$home/$me.knob" ]; then  # KIND TIMES MESSAGE; TIMES below zero: for ev
       silent) exit 0 ;;
       hang) exec sleep 60 ;;
       hang_next) echo "hang -1 -" > "$home/$me.knob" ;;
+      hang_after) hangs_after=yes ;;
     esac
   fi
 fi
@@ -28,10 +30,14 @@ set_state() {  # set_state ID STATE
     mv "$table.new" "$table" ) 9> "$home/lock"
 }
 
-listed() {  # the lines of the jobs named by --jobs, an element of an array by its own number, too
-  local ids line id raw; ids=$(option jobs "$@")
+listed() {  # the lines of the jobs named by --jobs, an element of an array by its own number, too; or by --name
+  local ids names line id raw; ids=$(option jobs "$@") names=$(option name "$@")
   while IFS= read -r line; do
     id=${line%%|*} raw=$(echo "$line" | cut -d'|' -f5)
+    if [ -n "$names" ]; then
+      case ",$names," in *",${line##*|},"*) echo "${line%|*}" ;; esac
+      continue
+    fi
     if [ -z "$ids" ]; then echo "$line"; continue; fi
     case ",$ids," in *",$id,"* | *",${id%%_*},"* | *",$raw,"*) echo "$line" ;; esac
   done < "$table"
@@ -54,14 +60,15 @@ sbatch)
   main=$(( $(cat "$home/next" 2>/dev/null || echo 11) + 1 )); echo "$main" > "$home/next"
   mkdir -p "$home/jobs"
   cp "$script" "$home/jobs/$main.sh"; env -0 > "$home/jobs/$main.env"
+  about="$script|$(sed -n 's/^#SBATCH --job-name=//p' "$script")"
   elements=$(sed -n 's/^#SBATCH --array=0-\([0-9]*\)%.*/\1/p' "$script")
   ( flock 9
     if [ -n "$elements" ]; then
       for element in $(seq 0 "$elements"); do
-        echo "${main}_$element|PENDING|Priority||$((main * 1000 + element))|N/A"
+        echo "${main}_$element|PENDING|Priority||$((main * 1000 + element))|N/A|$about"
       done >> "$table"
     else
-      echo "$main|PENDING|Priority||$main|N/A" >> "$table"
+      echo "$main|PENDING|Priority||$main|N/A|$about" >> "$table"
     fi ) 9> "$home/lock"
   if [ -f "$home/run" ]; then
     ( sleep "$(cat "$home/run")"
@@ -69,6 +76,7 @@ sbatch)
         ( run_job "$home/jobs/$main.sh" "$main" "${element#none}" )
       done ) > "$home/jobs/$main.log" 2>&1 < /dev/null &
   fi
+  if [ -n "${hangs_after:-}" ]; then exec sleep 60; fi
   echo "Submitted batch job $main" ;;
 srun)
   out=/dev/stdout err=/dev/stderr

@@ -155,3 +155,22 @@ def test_a_command_is_asked_again_after_a_while(
     mock_slurm.fails("squeue", "Socket timed out on send/recv operation", times=1)
     assert slurm.queue(["12"]) == {}
     assert slurm.queue(["12"])["12"].state == "RUNNING"
+
+
+def test_jobs_are_found_by_their_name(mock_slurm: MockSlurm) -> None:
+    said: list[str] = []
+    mock_slurm.queue(
+        "12_[0-1]|PENDING|Priority||12|N/A|/shared/my|runs/.submission_file_1.sh|sweep-001",
+        "13|RUNNING|None|n1|13|2026-01-01T00:00:00|/home/b.sh|sweep-002",
+        "14|RUNNING|None|n1|14|2026-01-01T00:00:00|/home/c.sh|other",
+    )
+    slurm = Slurm(said.append)
+    assert slurm.named([]) == {} and mock_slurm.calls("squeue") == []
+    found = slurm.named(["sweep-001", "sweep-002"])
+    assert len(mock_slurm.calls("squeue")) == 1
+    assert {job_id: (job.state, job.script) for job_id, job in found.items() if job_id != "13"} == dict.fromkeys(
+        ("12_0", "12_1"), ("PENDING", "/shared/my|runs/.submission_file_1.sh")
+    )
+    assert (found["13"].nodes, found["13"].script) == ("n1", "/home/b.sh")
+    mock_slurm.fails("squeue", "Unable to contact slurm controller")
+    assert slurm.named(["sweep-001"]) == {} and len(said) == 1

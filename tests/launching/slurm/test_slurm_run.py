@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,9 +20,10 @@ from rich.console import Console
 
 from scalerlt.cli import main
 from scalerlt.errors import UserError
+from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.progress import Display
 from scalerlt.launching.slurm import follow
-from scalerlt.launching.slurm.ask import JobState
+from scalerlt.launching.slurm.ask import JobState, Slurm
 from scalerlt.launching.slurm.job import Inferring
 from scalerlt.launching.slurm.run import check_slurm
 from scalerlt.launching.slurm.turn import turn
@@ -195,6 +197,66 @@ def test_a_shell_that_dies_while_it_submits_loses_nothing(three: SweepDirectory,
     _, shown = run(three, settings_of())
     assert f"not submitted: {len(ids)} cell" in shown and f"{len(ids)} queued" in shown
     assert {cell.cell_id for cell in status(three.path)} == {"a", "b", "c"}
+
+
+def test_a_job_that_sbatch_took_when_the_shell_died_is_found(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
+    """Its id is nowhere: status counts it, and the next sweep writes it down and submits nothing twice."""
+    mock_slurm.hangs_after_its_work("sbatch")
+    process = subprocess.Popen([sys.executable, "-c", SUBMITS, str(three.path)], start_new_session=True)
+    try:
+        wait_until(lambda: len(mock_slurm.jobs()) == 3, 240)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    mock_slurm.works("sbatch")
+    [(submission, _)] = submitted(three)
+    assert submission.jobs == [] and submission.fault is None
+    cells = status(three.path, Jobs(Slurm(print)))
+    assert [(cell.state, cell.job) for cell in cells] == [("queued", f"12_{index}") for index in range(3)]
+    assert submitted(three)[0][0].jobs == [], "status writes nothing"
+    outcome, shown = run(three, settings_of())
+    assert "not submitted: 3 cells: 3 queued" in shown and outcome.exit_code == 0
+    assert "its jobs were not written down and are found: 12_0, 12_1, 12_2" in shown
+    [(submission, _)] = submitted(three)
+    assert [(job.job_id, job.items) for job in submission.jobs] == [("12_0", [0]), ("12_1", [1]), ("12_2", [2])]
+    assert len(mock_slurm.calls("sbatch")) == 1
+    named = len(by_name := [call for call in mock_slurm.calls("squeue") if "--name=sweep-001" in call])
+    assert named == 2, by_name
+    run(three, settings_of())
+    assert len([call for call in mock_slurm.calls("squeue") if "--name" in call]) == named
+
+
+def test_a_job_that_fails_in_its_setup_is_told_and_submitted_again(
+    three: SweepDirectory, mock_slurm: MockSlurm
+) -> None:
+    mock_slurm.runs_jobs()
+    outcome, shown = run(three, settings_of(wait=True, max_jobs=1, setup=["echo no such module >&2", "exit 3"]))
+    assert outcome.exit_code == 1
+    assert {cell.cell_id: (cell.state, cell.job) for cell in outcome.cells} == dict.fromkeys("abc", ("failed", "12"))
+    assert "3 cells: 3 failed" in shown and "  failed a: job 12 did not run it: squeue says FAILED" in shown
+    assert not list(three.path.glob("*/attempt-*"))
+    outcome, shown = run(three, settings_of(wait=True, max_jobs=1))
+    assert {cell.cell_id: cell.state for cell in outcome.cells} == {"a": "measured", "b": "failed", "c": "measured"}
+    assert len(mock_slurm.calls("sbatch")) == 2
+
+
+def test_a_damaged_queue_of_an_earlier_submission_is_passed_over(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
+    run(three, settings_of())
+    queue = three.path / "submissions/001/queue.json"
+    queue.unlink()
+    mock_slurm.queue()
+    mock_slurm.runs_jobs()
+    outcome, shown = run(three, settings_of(wait=True, max_jobs=1))
+    assert {cell.cell_id: cell.state for cell in outcome.cells} == {"a": "measured", "b": "failed", "c": "measured"}
+    assert f"passed over: {queue}" in shown and f"warning: its jobs are not followed: {queue}" in shown
+
+
+def test_the_commands_that_it_names_are_a_shell_s(tmp_path: Path, mock_slurm: MockSlurm) -> None:
+    sweep = sweep_of(tmp_path / "my runs" / "sweep (1)", {"a": "measures"})
+    _, shown = run(sweep, settings_of())
+    (follow_them,) = [line for line in shown.splitlines() if line.startswith("follow them:")]
+    assert shlex.split(follow_them.removeprefix("follow them:")) == ["scalerlt", "status", str(sweep.path)]
+    assert "cancel them:  scancel 12\n" in shown
 
 
 class Series:
