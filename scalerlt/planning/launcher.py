@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
@@ -147,13 +147,19 @@ class SlurmSettings:
     constraint, gres, gpus_per_node, nodes, cpus_per_task (of the one task on each node), nodelist, exclude, comment,
     dependency.
 
+    A sweep's cells may need different things; those that need the same are a resource group, which is submitted apart.
+    GPUs (gpus_per_node, and what gres and other options say of them) are for cells with device=cuda: jobs for the
+    others ask for none. cpus_per_task is the least: where pack.slots cells of device.threads x parallel.ranks_per_node
+    threads need more, their jobs ask for so many. All else holds for every job as it is set; array_parallelism and
+    max_jobs hold for each resource group. `scalerlt plan` shows what each group asks for.
+
     Attributes:
         wait: whether to follow the jobs to their end, or to return with their ids.
         mem_gb: GiB of memory on each node; 0: all that it has.
         timeout_min: time limit of a job.
         signal_delay_s: seconds before the limit at which running cells are told to save what they have.
-        array_parallelism: how many jobs may run at the same time.
-        max_jobs: how many jobs there are at most; if fewer than items, they share the queue.
+        array_parallelism: how many jobs of a resource group may run at the same time.
+        max_jobs: how many jobs a resource group has at most; if fewer than items, they share the queue.
         setup: lines of shell before the job starts (modules, containers).
         env: variables of the job, set after `setup`.
         srun_args: further arguments of srun; use_srun=false starts the job's process without it.
@@ -198,10 +204,36 @@ class SlurmSettings:
     @property
     def gpus(self) -> int:
         """GPUs of each node, as far as the settings tell."""
-        if self.gpus_per_node is not None:
-            return self.gpus_per_node
-        entries = [entry.split(":") for entry in re.sub(r"\([^)]*\)", "", self.gres or "").split(",")]
+        return self.gpus_of_gres if self.gpus_per_node is None else self.gpus_per_node
+
+    @property
+    def gpus_of_gres(self) -> int:
+        """GPUs of each node that `gres` asks for."""
+        entries = [re.sub(r"\([^)]*\)", "", entry).split(":") for entry in _entries(self.gres)]
         return sum(int(entry[-1]) if entry[-1].isdigit() else 1 for entry in entries if entry[0] == "gpu")
+
+    def without_gpus(self) -> "SlurmSettings":
+        """The same for jobs that need no GPU: what asks for GPUs, or says how they are shared out, is left out."""
+        if not self.gpus:
+            return self
+        others = [entry for entry in _entries(self.gres) if not re.match(r"gpu\b", entry)]
+        return replace(
+            self,
+            gpus_per_node=None,
+            gres=",".join(others) or None,
+            sbatch={name: value for name, value in self.sbatch.items() if not _is_of_gpus(name)},
+            srun_args=[argument for argument in self.srun_args if not _is_of_gpus(argument)],
+        )
+
+
+def _entries(gres: str | None) -> list[str]:
+    """`gpu:a100:2(S:0,1),lscratch:20` are two."""
+    return re.split(r",(?![^(]*\))", gres) if gres else []
+
+
+def _is_of_gpus(option: str) -> bool:
+    """`gpu-bind`, `mem-per-gpu`, `--gpus-per-task=1`."""
+    return re.search(r"(^|-)gpus?(-|$)", option.partition("=")[0]) is not None
 
 
 Settings = LocalSettings | SlurmSettings
@@ -279,12 +311,18 @@ def _contradictions(settings: Settings) -> list[str]:
             f"{WHERE}.signal_delay_s={settings.signal_delay_s}: a job of {WHERE}.timeout_min={settings.timeout_min} "
             f"lasts {settings.timeout_min * 60} s; the signal has to come after its start"
         )
+    if settings.gpus_per_node is not None and settings.gpus_of_gres:
+        problems.append(
+            f"{WHERE}.gres={settings.gres}: {WHERE}.gpus_per_node={settings.gpus_per_node} asks for GPUs, too; set one "
+            "of them to null"
+        )
     slots = settings.pack.slots
-    for key, count in (("cpus_per_task", settings.cpus_per_task), ("gpus_per_node", settings.gpus_per_node)):
+    gpus = "gres" if settings.gpus_per_node is None else "gpus_per_node"
+    for key, count in (("cpus_per_task", settings.cpus_per_task), (gpus, settings.gpus)):
         if count and count < slots:
             problems.append(
-                f"{WHERE}.{key}={count}: {WHERE}.pack.slots={slots} items at once need at least {slots}; "
-                "each gets its own"
+                f"{WHERE}.{key}={getattr(settings, key)}: {WHERE}.pack.slots={slots} items at once need at least "
+                f"{slots}; each gets its own"
             )
     if settings.nodes > 1 and slots > 1:
         problems.append(f"{WHERE}.nodes={settings.nodes}: with {WHERE}.pack.slots={slots} a job has one node")

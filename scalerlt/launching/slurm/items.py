@@ -19,9 +19,13 @@ class ResourceGroup:
 
     Attributes:
         nodes: of each job.
+        gpus: whether they ask for GPUs: those that the settings name.
+        cpus: on each node; None: the cluster's own default.
     """
 
     nodes: int
+    gpus: bool
+    cpus: int | None
     items: list[QueueItem]
 
 
@@ -37,11 +41,12 @@ def resource_groups(
     bundles: dict[str, list[PlannedCell]] = {}
     for cell in due:
         bundles.setdefault(cell.bundle or cell.cell_id, []).append(cell)
-    groups: dict[int, list[QueueItem]] = {}
+    groups: dict[tuple[int, bool, int | None], list[QueueItem]] = {}
     for cells in bundles.values():
         known = [resolved[cell.cell_id] for cell in cells]
         times = [seconds(cell) for cell in known]
-        items = groups.setdefault(max(nodes_of(cell, settings) for cell in known), [])
+        nodes = max(nodes_of(cell, settings) for cell in known)
+        items = groups.setdefault((nodes, _need_gpus(known, settings), _cpus_of(known, nodes, settings)), [])
         items.append(
             QueueItem(
                 index=len(items),
@@ -51,7 +56,7 @@ def resource_groups(
                 timed=any(cell.cell.experiment.timed for cell in known),
             )
         )
-    return [ResourceGroup(nodes, items) for nodes, items in groups.items()]
+    return [ResourceGroup(*asked, items) for asked, items in groups.items()]
 
 
 def check_nodes(resolved: Iterable[ResolvedCell], settings: SlurmSettings) -> None:
@@ -65,10 +70,28 @@ def check_nodes(resolved: Iterable[ResolvedCell], settings: SlurmSettings) -> No
 
 
 def settings_of(group: ResourceGroup, settings: SlurmSettings) -> SlurmSettings:
-    """The settings for one group: a job of several nodes runs one cell at a time."""
-    return replace(settings, pack=replace(settings.pack, slots=1)) if group.nodes > 1 else settings
+    """The settings for one group: what its cells need. A job of several nodes runs one cell at a time."""
+    asked = settings if group.gpus else settings.without_gpus()
+    pack = replace(settings.pack, slots=_slots(group.nodes, settings))
+    return replace(asked, cpus_per_task=group.cpus, pack=pack)
 
 
 def nodes_of(cell: ResolvedCell, settings: SlurmSettings) -> int:
     """How many nodes a cell's job has: what the cell is spread over, or more where the launcher says so."""
     return max(cell.cell.parallel.nodes, settings.nodes)
+
+
+def _need_gpus(cells: Iterable[ResolvedCell], settings: SlurmSettings) -> bool:
+    return settings.gpus > 0 and any(cell.cell.device.type == "cuda" for cell in cells)
+
+
+def _cpus_of(cells: Iterable[ResolvedCell], nodes: int, settings: SlurmSettings) -> int | None:
+    """The CPUs of a node: one for each thread of each rank of what runs there at once, or more where that is asked."""
+    if settings.cpus_per_task is None:
+        return None
+    threads = max(cell.cell.device.threads * cell.cell.parallel.ranks_per_node for cell in cells)
+    return max(settings.cpus_per_task, threads * _slots(nodes, settings))
+
+
+def _slots(nodes: int, settings: SlurmSettings) -> int:
+    return settings.pack.slots if nodes == 1 else 1

@@ -1,11 +1,14 @@
 """Cells become items, items jobs, jobs arrays."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from launching.slurm.slurm_sweeps import settings_of
+from launching.slurm.slurm_sweeps import resolved_cells, settings_of
+from worker.frozen import freeze
 
 from scalerlt.errors import RequestErrors
 from scalerlt.launching.slurm.arrays import arrays, job_count
@@ -15,6 +18,7 @@ from scalerlt.planning.hydra_bridge import compose
 from scalerlt.planning.plan import make_plan
 from scalerlt.planning.resolve import resolve_all
 from scalerlt.records.plan import PlannedCell
+from scalerlt.records.store import SweepDirectory
 from scalerlt.schema.machine import Machine
 
 CLUSTER = Machine(gpus=0, gpu_reason="none", cpus=1, nodes=16)
@@ -76,6 +80,28 @@ def test_a_bundle_is_one_item_and_nodes_part_the_groups(tmp_path_factory: pytest
     assert resource_groups(plan.cells[1:2], by_id, settings_of(), lambda cell: None)[0].items[0].cells == [
         plan.cells[1].cell_id
     ], "only what is to run"
+
+
+def test_a_bundle_has_what_the_most_demanding_of_its_cells_needs(tmp_path: Path) -> None:
+    for cell_id, device in (("a", {"threads": 3}), ("b", {"name": "cuda", "type": "cuda"}), ("c", {"threads": 2})):
+        freeze(
+            tmp_path / "sweep", "measures", cell_id=cell_id, device=device, ranks=(1, 2) if cell_id == "a" else (1, 1)
+        )
+    by_id = {cell.cell_id: cell for cell in resolved_cells(SweepDirectory(tmp_path / "sweep"))}
+    planned = [
+        PlannedCell(cell_id=cell_id, axes={}, bundle=bundle)
+        for cell_id, bundle in (("a", "x"), ("b", "x"), ("c", None))
+    ]
+
+    def asked(**given: Any) -> list[tuple[int, bool, int | None, int]]:
+        groups = resource_groups(planned, by_id, settings_of(**given), lambda cell: None)
+        return [(group.nodes, group.gpus, group.cpus, len(group.items)) for group in groups]
+
+    assert asked(gpus_per_node=1, cpus_per_task=4) == [(1, True, 6, 1), (1, False, 4, 1)]
+    assert asked(cpus_per_task=4) == [(1, False, 6, 1), (1, False, 4, 1)]
+    assert asked() == [(1, False, None, 2)], "the cluster's default is one for all"
+    assert asked(cpus_per_task=8) == [(1, False, 8, 2)]
+    assert asked(cpus_per_task=8, pack={"slots": 2}) == [(1, False, 12, 1), (1, False, 8, 1)]
 
 
 def test_cells_of_several_nodes_have_jobs_of_their_own() -> None:

@@ -80,6 +80,38 @@ def test_what_does_not_go_together() -> None:
     ]
 
 
+def test_every_slot_has_a_gpu_however_they_are_asked_for() -> None:
+    need = "hydra.launcher.pack.slots=4 items at once need at least 4; each gets its own"
+    assert problems_of(pack={"slots": 4}, gres="gpu:fake:2") == [f"hydra.launcher.gres=gpu:fake:2: {need}"]
+    assert problems_of(pack={"slots": 4}, gpus_per_node=2) == [f"hydra.launcher.gpus_per_node=2: {need}"]
+    assert settings_of(pack={"slots": 4}, gres="gpu:fake:2,gpu:a100:2").gpus == 4
+    assert settings_of(pack={"slots": 4}, gres="lscratch:2").gpus == 0
+    assert problems_of(gpus_per_node=1, gres="gpu:2") == [
+        "hydra.launcher.gres=gpu:2: hydra.launcher.gpus_per_node=1 asks for GPUs, too; set one of them to null"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ({"gpus_per_node": 2, "gres": "lscratch:20"}, {"gres": "lscratch:20"}),
+        ({"gres": "gpu:fake:2(S:0,1),lscratch:20"}, {"gres": "lscratch:20"}),
+        ({"gres": "gpu"}, {}),
+        (
+            {
+                "gpus_per_node": 1,
+                "sbatch": {"gpu-bind": "closest", "mem_per_gpu": "8G", "reservation": "gpu"},
+                "srun_args": ["--gpu-freq=low", "--gpus=1", "--mpi=none"],
+            },
+            {"sbatch": {"reservation": "gpu"}, "srun_args": ["--mpi=none"]},
+        ),
+        ({"gres": "mps:100", "sbatch": {"gpu-bind": "none"}}, {"gres": "mps:100", "sbatch": {"gpu-bind": "none"}}),
+    ],
+)
+def test_what_a_job_without_gpus_asks_for(given: dict[str, Any], left: dict[str, Any]) -> None:
+    assert settings_of(**given).without_gpus() == settings_of(**left)
+
+
 def test_what_the_hydra_plugin_rejects_is_taken() -> None:
     settings = settings_of(
         mem_gb=1.5,
