@@ -105,7 +105,8 @@ def sbatch_parameters(settings: SlurmSettings, nodes: int, submission: Submissio
     snapshot = Path(submission.snapshot) if submission.snapshot else None
     lines = list(settings.setup)
     if (root := import_root(snapshot)) is not None:
-        lines.append(f"export PYTHONPATH={shlex.quote(str(root))}${{PYTHONPATH:+:$PYTHONPATH}}")
+        behind = ":$PWD" if snapshot else ""  # where -P (see `_sbatch`) does not look: modules of the user's
+        lines.append(f"export PYTHONPATH={shlex.quote(str(root))}${{PYTHONPATH:+:$PYTHONPATH}}{behind}")
     lines += [f"export {name}={shlex.quote(value)}" for name, value in settings.env.items()]
     further = {name: value for name, value in settings.sbatch.items() if value is not None and value is not False}
     further["requeue" if settings.max_requeues else "no-requeue"] = True
@@ -221,6 +222,8 @@ def _sbatch(file: Path, array: JobArray, parameters: dict[str, Any], settings: S
     queue = str(queue_file(file))
     work = [WorkThrough(queue, None if item is None else str(item)) for item in array.items]
     python = settings.python or shlex.quote(sys.executable)
+    if settings.snapshot:
+        python += " -P"  # the job starts where sbatch was called, which may be the checkout
     executor = _Executor(folder, max_num_timeout=10**6, python=python if settings.use_srun else f"exec {python}")
     executor.update_parameters(**parameters)
     for pause in (*BACK_OFF_SECONDS, None):

@@ -54,6 +54,7 @@ def run(
     *,
     retry: frozenset[str] = DEFAULT,
     seconds: Mapping[str, float] | None = None,
+    resolved: list[ResolvedCell] | None = None,
 ) -> tuple[Outcome, str]:
     """Run a plan (by default of all frozen cells) on the mocked Slurm; the outcome, and what was shown."""
     plan = plan or plan_of(sweep)
@@ -63,7 +64,7 @@ def run(
         sweep.path,
         plan,
         name,
-        resolved_cells(sweep),
+        resolved_cells(sweep) if resolved is None else resolved,
         settings,
         display=Display(Console(file=shown, markup=False, highlight=False, soft_wrap=True)),
         retry=retry,

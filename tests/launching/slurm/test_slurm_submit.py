@@ -4,13 +4,16 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launching.queue_process import plan_of
 from launching.slurm.mock import MockSlurm
-from launching.slurm.slurm_sweeps import BASE, run, settings_of, submitted, sweep_of
+from launching.slurm.slurm_sweeps import BASE, resolved_cells, run, settings_of, submitted, sweep_of
 from submitit.helpers import DelayedSubmission
+from worker.frozen import freeze
 
 from scalerlt.launching.slurm import submit
 from scalerlt.launching.slurm.job import WorkThrough
@@ -19,7 +22,9 @@ from scalerlt.launching.slurm.submit import JobsNotSubmitted
 from scalerlt.planning.hydra_bridge import compose
 from scalerlt.planning.launcher import SlurmSettings, read_launcher
 from scalerlt.records.provenance import provenance
+from scalerlt.records.record import Verdict
 from scalerlt.records.store import SweepDirectory
+from scalerlt.worker.processes import search_path
 
 GOLDEN = Path(__file__).parent / "golden"
 CALLER = {
@@ -47,6 +52,7 @@ def two(tmp_path: Path) -> SweepDirectory:
 def plain(script: str, sweep: SweepDirectory) -> str:
     """A script without what differs between hosts."""
     for text, name in (
+        (str(sweep.path.absolute() / "submissions/001/code"), "SNAPSHOT"),
         (str(sweep.path.absolute()), "SWEEP"),
         (sys.executable, "PYTHON"),
         (str(package_root()), "PACKAGE"),
@@ -55,36 +61,45 @@ def plain(script: str, sweep: SweepDirectory) -> str:
     return script
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides"),
-    [
-        ("slurm", []),
-        ("slurm_gpu", []),
-        ("slurm_preemptible", []),
-        (
-            "everything",
-            [
-                *("account=physics", "partition=main", "qos=high", "constraint=a100", "gres='gpu:a100:2'"),
-                *("cpus_per_task=6", "mem_gb=1.5", "timeout_min=5", "signal_delay_s=60", "max_requeues=0"),
-                *("nodelist='n[1-4]'", "exclude=n7", "comment='two words'", "dependency='afterok:3'"),
-                *("array_parallelism=1", "setup=['module load cuda']", "env.HF_HUB_OFFLINE=0", "env.NAME='a b'"),
-                *("srun_args=['--mpi=none']", "sbatch.reservation=tutorial", "sbatch.exclusive=true"),
-                "python='apptainer exec image.sif python'",
-            ],
-        ),
-        ("without_srun", ["use_srun=false"]),
-    ],
-)
-def test_golden_text(
-    name: str, overrides: list[str], two: SweepDirectory, mock_slurm: MockSlurm, request: pytest.FixtureRequest
-) -> None:
-    option = name if name.startswith("slurm") else "slurm"
-    launcher = compose([f"hydra/launcher={option}", *(f"hydra.launcher.{text}" for text in overrides)]).launcher
-    settings = read_launcher({**launcher, "snapshot": False})
-    assert isinstance(settings, SlurmSettings) and launcher["snapshot"] is (name == "slurm_preemptible")
-    run(two, settings)
+GOLDEN_OF = {
+    "slurm": ("slurm", []),
+    "slurm_gpu": ("slurm_gpu", []),
+    "slurm_preemptible": ("slurm_preemptible", []),
+    "everything": (
+        "slurm",
+        [
+            *("account=physics", "partition=main", "qos=high", "constraint=a100", "gres='gpu:a100:2'"),
+            *("cpus_per_task=6", "mem_gb=1.5", "timeout_min=5", "signal_delay_s=60", "max_requeues=0"),
+            *("nodelist='n[1-4]'", "exclude=n7", "comment='two words'", "dependency='afterok:3'"),
+            *("array_parallelism=1", "setup=['module load cuda']", "env.HF_HUB_OFFLINE=0", "env.NAME='a b'"),
+            *("srun_args=['--mpi=none']", "sbatch.reservation=tutorial", "sbatch.exclusive=true"),
+            "python='apptainer exec image.sif python'",
+        ],
+    ),
+    "two_nodes": ("slurm_gpu", ["nodes=2"]),
+    "without_srun": ("slurm", ["use_srun=false"]),
+}
+"""By the name of the text, the preset and what is set beside it."""
+
+
+def test_every_preset_has_its_golden_text() -> None:
+    presets = {path.stem for path in (package_root() / "conf/hydra/launcher").glob("slurm*.yaml")}
+    assert presets == {name for name, (preset, overrides) in GOLDEN_OF.items() if (preset, overrides) == (name, [])}
+    assert {path.stem for path in GOLDEN.glob("*.sh")} == set(GOLDEN_OF)
+
+
+@pytest.mark.parametrize("name", GOLDEN_OF)
+def test_golden_text(name: str, tmp_path: Path, mock_slurm: MockSlurm) -> None:
+    for cell_id in "ab":
+        freeze(tmp_path / "runs" / "two", "measures", cell_id=cell_id, device={"name": "cuda", "type": "cuda"})
+    sweep = SweepDirectory(tmp_path / "runs" / "two")
+    preset, overrides = GOLDEN_OF[name]
+    launcher = compose([f"hydra/launcher={preset}", *(f"hydra.launcher.{text}" for text in overrides)]).launcher
+    settings = read_launcher(launcher)
+    assert isinstance(settings, SlurmSettings)
+    run(sweep, settings)
     golden = GOLDEN / f"{name}.sh"
-    text = plain(mock_slurm.script(12), two)
+    text = plain(mock_slurm.script(12), sweep)
     if os.environ.get("SCALERLT_WRITE_GOLDEN"):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(text)
@@ -222,22 +237,105 @@ def test_packed_jobs_share_the_queue(tmp_path: Path, mock_slurm: MockSlurm) -> N
     assert pickled.function == WorkThrough(str(sweep.path.absolute() / "submissions/001/queue.json"), None)
 
 
-def test_only_a_path_travels(two: SweepDirectory, mock_slurm: MockSlurm) -> None:
-    """Whatever the submitting process holds: the pickle is loaded by a fresh interpreter that stands elsewhere."""
-    run(two, settings_of(timeout_min=5, signal_delay_s=60))
-    file = (two.path / "submissions/001/submitit/12_1_submitted.pkl").absolute()
-    assert file.stat().st_size < 1000
+def test_what_measures_time_has_a_packed_job_for_itself_unless_it_is_told_otherwise(
+    two: SweepDirectory, mock_slurm: MockSlurm
+) -> None:
+    packed = ["hydra/launcher=slurm", "hydra.launcher.pack.slots=2", "hydra.launcher.cpus_per_task=2"]
+    settings = read_launcher(compose(packed).launcher)
+    assert isinstance(settings, SlurmSettings)
+    run(two, settings)
+    [(_, queue)] = submitted(two)
+    assert (queue.slots, queue.timed) == (2, "exclusive")
+
+
+def test_each_job_asks_for_what_its_cells_need(tmp_path: Path, mock_slurm: MockSlurm) -> None:
+    """GPUs are for cuda cells alone, and each thread of a cell has a CPU."""
+    path = tmp_path / "runs" / "mixed"
+    for cell_id, device in (
+        ("a", {"type": "cuda", "name": "cuda"}),
+        ("b", {}),
+        ("c", {"threads": 8}),
+        ("d", {"threads": 2}),
+        ("e", {"type": "cuda", "name": "cuda"}),
+    ):
+        freeze(path, "measures", cell_id=cell_id, device=device)
+    sweep = SweepDirectory(path)
+    _, shown = run(sweep, settings_of(gpus_per_node=1, cpus_per_task=4, mem_gb=2, partition="gpu"))
+    asks = re.compile(r"--(gpus-per-node|cpus-per-task|mem|partition|array)=(\S+)")
+    scripts = [dict(asks.findall(mock_slurm.script(main).partition("# setup")[0])) for main in (12, 13, 14)]
+    common = {"mem": "2G", "partition": "gpu"}
+    assert scripts == [
+        {**common, "cpus-per-task": "4", "gpus-per-node": "1", "array": "0-1%2"},
+        {**common, "cpus-per-task": "4", "array": "0-1%2"},
+        {**common, "cpus-per-task": "8"},
+    ]
+    assert "--cpus-per-task=8" in mock_slurm.script(14).partition("# command")[2]
+    found = submitted(sweep)
+    assert [[item.cells for item in queue.items] for _, queue in found] == [[["a"], ["e"]], [["b"], ["d"]], [["c"]]]
+    assert [(queue.asked.cpus, queue.asked.gpus) for _, queue in found] == [(4, 1), (4, None), (8, None)]
+    for asked in ("4 CPUs, 1 GPU, 2 GiB", "4 CPUs, 2 GiB", "8 CPUs, 2 GiB"):
+        assert f"(1 node, {asked}, 60 min, partition gpu)" in shown
+
+
+SUBMITS = """
+import sys, threading
+from pathlib import Path
+from launching.slurm.slurm_sweeps import run, settings_of
+from worker.frozen import freeze
+from scalerlt.records.store import SweepDirectory
+
+LOCK = threading.Lock()
+
+def measures(cell, recorder):
+    with LOCK:
+        recorder.metric("answer", 42)
+
+path, mine = Path(sys.argv[1]), {"name": "probe", "_target_": "__main__.measures", "warmup": 0, "repeats": 1}
+for cell_id in "ab":
+    freeze(path, "measures", cell_id=cell_id, experiment=mine)
+run(SweepDirectory(path), settings_of(timeout_min=5, signal_delay_s=60))
+"""
+
+
+def test_only_a_path_travels(tmp_path: Path, mock_slurm: MockSlurm) -> None:
+    """Whatever the submitting process holds: the pickle is loaded by a fresh interpreter that stands elsewhere.
+
+    What submits is no file: it has a lock that cannot be pickled, and an experiment that nobody can import.
+    """
+    sweep = tmp_path / "runs" / "two"
+    environment = {**os.environ, "PYTHONPATH": search_path()}
+    subprocess.run([sys.executable, "-c", SUBMITS, sweep], env=environment, check=True)
+    file = (sweep / "submissions/001/submitit/12_1_submitted.pkl").absolute()
+    assert file.stat().st_size < 1000 and b"__main__" not in file.read_bytes()
     loads = (
         "import sys, submitit.helpers as h; d = h.DelayedSubmission.load(sys.argv[1]); c = d.function.checkpoint();"
         "print(d.function.queue_path, d.function.item, c.function == d.function, d._timeout_countdown)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(package_root())}
+    environment["PYTHONPATH"] = str(package_root())
     ran = subprocess.run(
         [sys.executable, "-c", loads, file], cwd="/", env=environment, capture_output=True, text=True, check=True
     )
-    queue = two.path.absolute() / "submissions/001/queue.json"
+    queue = sweep.absolute() / "submissions/001/queue.json"
     assert ran.stdout.split()[:3] == [str(queue), "1", "True"]
     assert int(ran.stdout.split()[3]) > 1000, "submitit's own count of time-outs never ends a job"
+
+
+def test_hundreds_of_cells_are_one_sbatch_and_no_pause(
+    tmp_path: Path, mock_slurm: MockSlurm, no_pauses: list[float]
+) -> None:
+    path = tmp_path / "runs" / "many"
+    text = freeze(path, "measures", cell_id="cell-000").read_text()
+    for number in range(1, 200):
+        (folder := path / f"cell-{number:03d}").mkdir()
+        (folder / "cell.yaml").write_text(text.replace("cell-000", folder.name))
+    sweep = SweepDirectory(path)
+    plan, resolved = plan_of(sweep), resolved_cells(sweep)
+    began = time.process_time()
+    outcome, shown = run(sweep, settings_of(), plan, resolved=resolved)
+    assert time.process_time() - began < 20, "a guard: of the processor, as other processes may run beside it"
+    assert len(mock_slurm.calls("sbatch")) == 1 and no_pauses == []
+    assert len(mock_slurm.jobs()) == 200 and {cell.state for cell in outcome.cells} == {"queued"}
+    assert "submitted 200 jobs in 1 array" in shown
 
 
 def test_a_snapshot_is_what_the_jobs_import(two: SweepDirectory, mock_slurm: MockSlurm, tmp_path: Path) -> None:
@@ -248,6 +346,28 @@ def test_a_snapshot_is_what_the_jobs_import(two: SweepDirectory, mock_slurm: Moc
     assert f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}" in mock_slurm.script(12)
     assert (code / "scalerlt/conf/config.yaml").read_bytes() == (package_root() / "conf/config.yaml").read_bytes()
     assert not any(path.is_symlink() or path.name == "__pycache__" for path in code.rglob("*"))
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_what_is_edited_after_submitting_is_not_what_a_snapshot_runs(
+    snapshot: bool, tmp_path: Path, mock_slurm: MockSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job starts in the checkout, as those of a user who submits from there do."""
+    checkout = take_snapshot(tmp_path / "checkout", {})
+    sweep = sweep_of(tmp_path / "runs" / "one", {"a": "measures"})
+    monkeypatch.setattr("scalerlt.launching.slurm.snapshot.package_root", lambda: checkout)
+    run(sweep, settings_of(snapshot=snapshot))
+    edited = checkout / "scalerlt/worker/slurm_job.py"
+    edited.write_text("raise SystemExit('this was edited while the job waited')\n")
+    job = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1", "SLURM_JOB_NODELIST": "n1"}
+    environment = {**os.environ, **job, "PYTHONPATH": search_path()}
+    subprocess.run(["bash", mock_slurm.folder / "jobs/12.sh"], cwd=checkout, env=environment, check=snapshot)
+    record = sweep.cell("a").last_record()
+    if snapshot:
+        assert record is not None and record.verdict is Verdict.MEASURED
+    else:
+        assert record is None
+        assert "edited while" in (sweep.path / "submissions/001/submitit/12_0_log.err").read_text()
 
 
 def test_a_snapshot_knows_which_revision_it_is(tmp_path: Path) -> None:

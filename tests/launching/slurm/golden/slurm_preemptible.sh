@@ -16,9 +16,9 @@
 #SBATCH --time=120
 
 # setup
-export PYTHONPATH=PACKAGE${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=SNAPSHOT${PYTHONPATH:+:$PYTHONPATH}:$PWD
 export HF_HUB_OFFLINE=1
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output SWEEP/submissions/001/submitit/%A_%a_%t_log.out --error SWEEP/submissions/001/submitit/%A_%a_%t_log.err --export=ALL --cpus-per-task=8 PYTHON -u -m scalerlt.launching.slurm.job SWEEP/submissions/001/submitit
+srun --unbuffered --output SWEEP/submissions/001/submitit/%A_%a_%t_log.out --error SWEEP/submissions/001/submitit/%A_%a_%t_log.err --export=ALL --cpus-per-task=8 PYTHON -P -u -m scalerlt.launching.slurm.job SWEEP/submissions/001/submitit
