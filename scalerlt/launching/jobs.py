@@ -23,6 +23,8 @@ HOLDS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "
 WAITS = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 OPEN = HOLDS | WAITS | {"COMPLETING"}
 """States of a job from which it may still run what was submitted."""
+PREEMPTED = "PREEMPTED"
+"""The state of a job on its way back into the queue, or of one that has ended, as its submission wants it."""
 
 
 class JobState(Protocol):
@@ -207,6 +209,15 @@ class Jobs:
 def _started_after(job: JobState, lease: Lease) -> bool:
     """Whether the job was put back and started again since: the attempt is of its earlier life."""
     return job.started is not None and datetime.fromisoformat(job.started) > datetime.fromisoformat(lease.started)
+
+
+def may_run(job: JobState, requeues: bool) -> bool:
+    """Whether a job that squeue lists may still run what was submitted.
+
+    Args:
+        requeues: whether it goes back into the queue when it is preempted.
+    """
+    return job.state in OPEN or (requeues and job.state == PREEMPTED)
 
 
 def is_job_id(text: str | None) -> TypeGuard[str]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-from scalerlt.launching.jobs import HOLDS, OPEN, WAITS, Jobs, JobState
+from scalerlt.launching.jobs import HOLDS, WAITS, Jobs, JobState, may_run
 from scalerlt.launching.recovery import what_was_said
 from scalerlt.launching.unwritten import unsubmitted, unwritten
 from scalerlt.records.base import UnreadableDocument
@@ -45,11 +45,13 @@ class Turn:
         submission: its file.
         job_ids: the jobs that may run it.
         tried: number of the newest attempt that it had when it was submitted.
+        requeues: whether the jobs go back into Slurm's queue when they are preempted.
     """
 
     submission: Path
     job_ids: list[str]
     tried: int
+    requeues: bool
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,11 @@ class Queued:
 
     def jobs_of(self, cell_id: str, attempts: list[Attempt]) -> list[str]:
         """The jobs that were to run a cell and have not, as far as its attempts tell."""
-        return [job_id for turn in self._turns.get(cell_id, []) if _is_due(turn, attempts) for job_id in turn.job_ids]
+        return list(self._due(cell_id, attempts))
+
+    def _due(self, cell_id: str, attempts: list[Attempt]) -> dict[str, Turn]:
+        due = [turn for turn in self._turns.get(cell_id, []) if _is_due(turn, attempts)]
+        return {job_id: turn for turn in due for job_id in turn.job_ids}
 
     def waiting(self, cell_id: str, attempts: list[Attempt], jobs: Jobs) -> Waiting | None:
         """What became of the jobs that were to run a cell; None when it was not submitted, or they have run it.
@@ -150,7 +156,8 @@ class Queued:
         Args:
             attempts: the cell's, none of which is running.
         """
-        job_ids = self.jobs_of(cell_id, attempts)
+        turns = self._due(cell_id, attempts)
+        job_ids = list(turns)
         if not job_ids:
             return None
         if jobs.slurm is None:
@@ -158,7 +165,7 @@ class Queued:
         if not jobs.answers:
             return Waiting(f"submitted as {_named(job_ids)}; squeue does not answer", job_ids[0])
         known = {job_id: job for job_id in job_ids if (job := jobs.listed(job_id)) is not None}
-        listed = {job_id: job for job_id, job in known.items() if job.state in OPEN}
+        listed = {job_id: job for job_id, job in known.items() if may_run(job, turns[job_id].requeues)}
         if not listed:
             return Waiting(f"{_named(job_ids)} did not run it", job_ids[0], certain=False)
         running = [job_id for job_id, job in listed.items() if job.state in HOLDS]
@@ -220,7 +227,7 @@ def _turns(path: Path, jobs: Iterable[SubmittedJob], queue: Queue) -> list[tuple
         for index in job.items:
             jobs_of.setdefault(index, []).append(job.job_id)
     return [
-        (cell_id, Turn(path, jobs_of[item.index], queue.tried.get(cell_id, 0)))
+        (cell_id, Turn(path, jobs_of[item.index], queue.tried.get(cell_id, 0), queue.max_requeues > 0))
         for item in queue.items
         if item.index in jobs_of
         for cell_id in item.cells

@@ -97,7 +97,7 @@ def sweep_of(sweep: Path, *cell_ids: str) -> Path:
     return sweep
 
 
-def submit(sweep: Path, items: list[list[str]], jobs: list[tuple[str, list[int]]]) -> Path:
+def submit(sweep: Path, items: list[list[str]], jobs: list[tuple[str, list[int]]], max_requeues: int = 10) -> Path:
     """A submission of some items, by some jobs, as its files tell of it."""
     submission = Submission(
         sweep=sweep.name,
@@ -121,6 +121,7 @@ def submit(sweep: Path, items: list[list[str]], jobs: list[tuple[str, list[int]]
         tried=tried,
         timeout_min=60,
         signal_delay_s=90,
+        max_requeues=max_requeues,
     ).write(queue_file(file))
     return file
 

@@ -96,7 +96,7 @@ def test_the_states_of_a_job_that_is_preempted_and_goes_on(tmp_path: Path) -> No
     for said in ("PREEMPTED", "PENDING", "RUNNING"):
         slurm.listed["7"] = JobState("7", said)
         seen.append(state())
-    assert seen == ["preempted", "queued", "queued"]
+    assert seen == ["queued", "queued", "queued"], "it may go on, and is not submitted again"
     second = attempt(sweep, "a", started=50, heartbeat=1)
     assert state() == "running"
     slurm.listed["7"] = JobState("7", "COMPLETED")
@@ -104,12 +104,23 @@ def test_the_states_of_a_job_that_is_preempted_and_goes_on(tmp_path: Path) -> No
     assert state() == "measured"
 
 
-def test_preempted_and_then_absent_is_not_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("listed", "max_requeues", "state"), [(True, 10, "queued"), (True, 0, "bad"), (False, 10, "bad")]
+)
+@pytest.mark.parametrize("left", ["nothing", "an attempt", "a record"])
+def test_a_preempted_job_is_waited_for_where_it_goes_back_into_the_queue(
+    listed: bool, max_requeues: int, state: str, left: str, tmp_path: Path
+) -> None:
     sweep = sweep_of(tmp_path / "sweep", "a")
-    submit(sweep, [["a"]], [("7", [0])])
-    attempt(sweep, "a", verdict=Verdict.PREEMPTED, reason="Slurm says JobState=PREEMPTED")
-    (cell,) = found(sweep, FakeSlurm()).values()
-    assert (cell.state, cell.is_bad) == ("preempted", True)
+    submit(sweep, [["a"]], [("7", [0])], max_requeues)
+    if left != "nothing":
+        attempt(sweep, "a", verdict=Verdict.PREEMPTED if left == "a record" else None)
+    says = {"7": JobState("7", "PREEMPTED", "", "n1", "squeue" if listed else "sacct")}
+    (cell,) = found(sweep, FakeSlurm(listed=says) if listed else FakeSlurm(known=says)).values()
+    assert cell.state == ("preempted" if state == "bad" else state) and cell.is_bad == (state == "bad")
+    if state == "queued":
+        before = "" if left == "nothing" else "; attempt 1 ended preempted"
+        assert cell.reason == f"job 7: squeue says PREEMPTED, on n1{before}"
 
 
 def test_what_waits_is_not_given_up_because_squeue_is_silent(tmp_path: Path) -> None:
@@ -141,7 +152,7 @@ def test_a_job_that_ended_before_it_came_to_its_cell(
     end: JobState | None, state: str, said: str, tmp_path: Path
 ) -> None:
     sweep = sweep_of(tmp_path / "sweep", "a", "b")
-    log = write_log(submit(sweep, [["a"]], [("7", [0])]), "7", "slurmstepd: no space left\n")
+    log = write_log(submit(sweep, [["a"]], [("7", [0])], max_requeues=0), "7", "slurmstepd: no space left\n")
     slurm = FakeSlurm()
     if end is not None:
         (slurm.listed if end.source == "squeue" else slurm.known)["7"] = end

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container
 
-from scalerlt.launching.jobs import Jobs
+from scalerlt.launching.jobs import PREEMPTED, Jobs
 from scalerlt.launching.progress import Display
 from scalerlt.launching.queued import GOES_ON
 from scalerlt.launching.recovery import reconcile
@@ -44,6 +44,7 @@ class Follower:
             Cells that no job has run though all have ended, each with the reason; none where it was given up.
         """
         jobs: dict[str, list[str]] = {}
+        stay_away: set[str] = set()
         for file, submission in submissions(self._sweep.path):
             try:
                 if isinstance(submission, UnreadableDocument):
@@ -55,23 +56,32 @@ class Follower:
             for job in submission.jobs:
                 ours = [cell for item in job.items for cell in queue.items[item].cells if cell in cells]
                 jobs |= {job.job_id: ours} if ours else {}
+                stay_away |= set() if queue.max_requeues else {job.job_id}
                 self._waiting |= {cell: queue.tried.get(cell, 0) for cell in ours}
         if not jobs:
             return {}
         self._display.begin(len(self._waiting))
-        if not self._until_none_is_left(list(jobs)):
+        if not self._until_none_is_left(list(jobs), stay_away):
             return {}
         return self._unstarted(jobs)
 
-    def _until_none_is_left(self, job_ids: list[str]) -> bool:
-        """Whether all jobs have ended; False when it was given up before."""
+    def _until_none_is_left(self, job_ids: list[str], stay_away: set[str]) -> bool:
+        """Whether all jobs have ended; False when it was given up before.
+
+        Args:
+            stay_away: the jobs that do not go back into the queue when they are preempted.
+        """
         next_question, next_line, told = 0.0, time.monotonic() + TELL_SECONDS, ""
         while True:
             self._look()
             if (moment := time.monotonic()) >= next_question:
                 next_question = moment + ASK_SECONDS
                 states = self._slurm.queue(job_ids)
-                live = [state for state in states.values() if not state.has_ended]
+                live = [
+                    state
+                    for job_id, state in states.items()
+                    if not (state.has_ended or (state.state == PREEMPTED and job_id in stay_away))
+                ]
                 if not live and not (self._slurm.is_silent and self._waiting):
                     return True
                 line = _counted(live) if live else ""

@@ -278,23 +278,25 @@ class Series:
 
 
 @pytest.mark.parametrize(
-    ("states", "questions"),
+    ("max_requeues", "states", "questions"),
     [
-        (("RUNNING", "PREEMPTED", "PENDING", "RUNNING", "COMPLETED"), 5),
-        (("RUNNING", "PREEMPTED", "absent"), 3),
-        (("PENDING", "silent", "silent", "RUNNING", "absent"), 5),
-        (("REQUEUED", "REQUEUE_HOLD", "RUNNING", "CANCELLED"), 4),
-        (("NODE_FAIL",), 1),
+        (1, ("RUNNING", "PREEMPTED", "PENDING", "RUNNING", "COMPLETED"), 5),
+        (1, ("RUNNING", "PREEMPTED", "absent"), 3),
+        (0, ("RUNNING", "PREEMPTED", "PREEMPTED", "absent"), 2),
+        (1, ("PENDING", "silent", "silent", "RUNNING", "absent"), 5),
+        (1, ("REQUEUED", "REQUEUE_HOLD", "RUNNING", "CANCELLED"), 4),
+        (1, ("NODE_FAIL",), 1),
     ],
 )
 def test_a_job_is_followed_until_it_can_run_no_more(
+    max_requeues: int,
     states: tuple[str, ...],
     questions: int,
     three: SweepDirectory,
     mock_slurm: MockSlurm,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run(three, settings_of(max_jobs=1))
+    run(three, settings_of(max_jobs=1, max_requeues=max_requeues))
     monkeypatch.setattr(follow, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(follow, "ASK_SECONDS", 0.0)
     series, shown = Series(*states), io.StringIO()
@@ -302,6 +304,25 @@ def test_a_job_is_followed_until_it_can_run_no_more(
     unstarted = follow.Follower(three, series, display, lambda: False).follow("abc")  # type: ignore[arg-type]
     assert set(unstarted) == {"a", "b", "c"}
     assert series.asked == questions
+
+
+@pytest.mark.parametrize("end", ["12|COMPLETED|None|n1|12|N/A", None])
+def test_what_a_preempted_job_may_go_on_with_is_not_submitted_again(
+    end: str | None, three: SweepDirectory, mock_slurm: MockSlurm
+) -> None:
+    """S11: RUNNING, PREEMPTED, PENDING, RUNNING, COMPLETED; and PREEMPTED, then absent."""
+    run(three, settings_of(max_jobs=1))
+    for state in ("RUNNING", "PREEMPTED", "PENDING", "RUNNING") if end else ("PREEMPTED",):
+        mock_slurm.queue(f"12|{state}|None|n1|12|N/A")
+        if state == "PREEMPTED":
+            leave_record(three, "a", Verdict.PREEMPTED)
+        outcome, shown = run(three, settings_of())
+        assert "not submitted: 3 cells: 3 queued" in shown and outcome.exit_code == 0
+    assert len(mock_slurm.calls("sbatch")) == 1
+    mock_slurm.queue(*filter(None, [end]))
+    outcome, _ = run(three, settings_of())
+    assert len(mock_slurm.calls("sbatch")) == 2
+    assert {cell.reason for cell in outcome.cells} == {"job 13_0", "job 13_1", "job 13_2"}
 
 
 def test_a_preempted_attempt_is_no_end_while_its_job_lives(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
