@@ -171,11 +171,8 @@ def _print_whole(console: Console, runs: Path, seen: list[SweepStatus]) -> None:
         return
     console.print(table(cells))
     console.print()
-    for line in _summary(seen):
+    for line in [*_summary(seen), *_logs(cells)]:
         console.print(line, soft_wrap=True)
-    for cell in cells:
-        if cell.is_bad:
-            console.print(f"  {cell.state} {cell.cell_id}: {cell.where_to_look}", soft_wrap=True)
 
 
 def _print_failed(console: Console, runs: Path, seen: list[SweepStatus]) -> None:
@@ -206,16 +203,28 @@ def _counted(cells: Iterable[CellStatus]) -> str:
     return totals(cell.state for cell in cells)
 
 
+def _logs(cells: Iterable[CellStatus]) -> list[str]:
+    """Where to look for what runs and for what ended badly: below the table, in which a path is too wide."""
+    shown = [cell for cell in cells if cell.is_bad or cell.state == "running"]
+    return [f"  {cell.state} {_place(cell)}" for cell in sorted(shown, key=_urgency)]
+
+
+def _place(cell: CellStatus) -> str:
+    names_cell = cell.log is not None and cell.log.parents[1].name == cell.cell_id
+    return cell.where_to_look if names_cell else f"{cell.cell_id}: {cell.where_to_look}"
+
+
 def _screen(seen: list[SweepStatus], height: int, *, failed: bool) -> Group:
     """As many cells as a terminal has room for, those first that want to be looked at."""
     cells = sorted((cell for cell in _cells(seen) if cell.is_bad or not failed), key=_urgency)
     summary = [Text(line, no_wrap=True, overflow="ellipsis") for line in _summary(seen)]
     room = max(1, height - len(summary) - 4)
+    logs = [Text(line, no_wrap=True, overflow="ellipsis") for line in _logs(cells)[: max(0, room - len(cells))]]
     rest = [Text(f"... and {len(cells) - room} more")] if len(cells) > room else []
     shown = table(cells[:room])
     for column in shown.columns:
         column.no_wrap, column.overflow = True, "ellipsis"
-    return Group(shown, *rest, Text(), *summary)
+    return Group(shown, *rest, Text(), *summary, *logs)
 
 
 def _urgency(cell: CellStatus) -> int:

@@ -19,6 +19,8 @@ from scalerlt.launching.watching import last_lines, show_status, watch
 from scalerlt.records.record import Record, Verdict
 from scalerlt.worker.processes import search_path
 
+LOOKED_AT = (("running", "works"), ("failed", "raised"), ("lost", "gone"))
+
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
@@ -54,7 +56,8 @@ def test_the_table_says_where_each_cell_is(runs: Path, slurm: FakeSlurm, capsys:
     assert "two: 1 cell: 1 planned" in shown
     assert "6 cells: 1 failed, 1 lost, 1 measured, 1 planned, 1 queued, 1 running" in shown
     assert "1 cell ended without a record: the next queue writes it, or scalerlt status --reconcile" in shown
-    assert f"  failed raised: {runs}/one/raised/attempt-001/stderr.log" in shown
+    logs = [f"  {state} {runs}/one/{cell}/attempt-001/stderr.log" for state, cell in LOOKED_AT]
+    assert shown.splitlines()[-3:] == logs, "of what runs, and of what ended badly"
     assert not list(runs.glob("one/gone/attempt-001/record.json")), "nothing is written"
 
 
@@ -171,6 +174,17 @@ def test_watching_ends_when_nothing_is_under_way(
     if terminal:
         assert "cell-39" in screens[0].splitlines()[1], "what runs comes first"
         assert "\x1b[2K" in shown, "in place"
+
+
+@pytest.mark.parametrize(("height", "logs"), [(30, 3), (16, 2), (10, 0)])
+def test_a_screen_has_the_logs_that_it_has_room_for(runs: Path, slurm: FakeSlurm, height: int, logs: int) -> None:
+    console = Console(file=io.StringIO(), width=200, height=height)
+    with console.capture() as captured:
+        console.print(watching._screen(watching.status_of_sweeps(runs, Jobs(slurm)), height, failed=False))
+    lines = captured.get().splitlines()
+    assert len(lines) <= height - 1, "the last line is the cursor's"
+    shown = [f"{state} {runs}/one/{cell}/attempt-001/stderr.log" for state, cell in LOOKED_AT][:logs]
+    assert "".join(lines).count("/stderr.log") == logs and all(log in "".join(lines) for log in shown)
 
 
 def test_watching_what_does_not_run_ends_at_once(
