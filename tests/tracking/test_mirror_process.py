@@ -42,6 +42,7 @@ def teardown(): pass
 
 def init(**arguments):
     with open(here / "started", "a") as file: print(os.getpid(), arguments["mode"], file=file)
+    with open(here / "runs", "a") as file: print(arguments["dir"], arguments["id"], arguments["resume"], file=file)
     print("wandb says something")
     AT_INIT
     return Run()
@@ -58,7 +59,7 @@ class FakeWandb:
         (folder / "wandb.py").write_text(code)
 
     def lines(self, name: str) -> list[str]:
-        """What was done: started, rows, finished."""
+        """What was done: started, rows, finished; and as which runs."""
         file = self.folder / name
         return file.read_text().splitlines() if file.exists() else []
 
@@ -80,6 +81,26 @@ def fake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(supervisors_end, "PATIENCE_SECONDS", seconds)
+
+
+@pytest.fixture
+def cost(fake: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When the measuring was over, at which the file `over` appears, and when the mirror was done with."""
+    moments: list[float] = []
+    ready, close = supervisors_end.Mirror.ready, supervisors_end.Mirror.close
+
+    def noting_ready(mirror: supervisors_end.Mirror) -> list[str]:
+        (fake.folder / "over").touch()
+        moments.append(time.monotonic())
+        return ready(mirror)
+
+    def noting_close(mirror: supervisors_end.Mirror) -> None:
+        close(mirror)
+        moments.append(time.monotonic())
+
+    monkeypatch.setattr(supervisors_end.Mirror, "ready", noting_ready)
+    monkeypatch.setattr(supervisors_end.Mirror, "close", noting_close)
+    return moments
 
 
 def test_a_mirror_costs_ten_seconds_at_most() -> None:
@@ -162,6 +183,41 @@ def test_a_wandb_that_does_not_finish_is_a_warning(
     warned = capsys.readouterr().err
     assert "warning: the mirror at wandb" in warned and "mirror.log" in warned
     assert fake.process() is None
+
+
+STARTS_SLOWLY = "while not (here / 'over').exists(): time.sleep(0.01)\n    time.sleep(1.8)"
+
+
+@pytest.mark.parametrize(
+    "fake",
+    [(STARTS_SLOWLY, "time.sleep(60)"), ("pass", "pass", "(here / 'logs').touch(); time.sleep(60)")],
+    indirect=True,
+    ids=["slow to start and hangs at the end", "hangs at a row"],
+)
+def test_its_patience_is_one_for_start_and_finish_together(
+    server: ForkServer,
+    fake: FakeWandb,
+    cost: list[float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    patience(monkeypatch, 3.0)
+    cell_file = mirrored_cell(tmp_path / "sweep", "waits_for_a_file", timed=False)
+    series = cell_file.parent / "attempt-001/series.jsonl"
+    at_row = "logs" in (fake.folder / "wandb.py").read_text()
+
+    def watch(_: object) -> None:
+        series.write_text('{"step": 1}\n')
+        if (fake.folder / "logs").exists() if at_row else fake.lines("started"):
+            (cell_file.parent / "go").touch()
+
+    record = Supervisor(server).run(cell_file, on_event=watch)
+    assert (record.verdict, record.notes) == (Verdict.MEASURED, [])
+    over, done = cost
+    assert 2.5 < done - over < 4.5, "once 3 s, however they are divided"
+    assert "was not done in time" in capsys.readouterr().err
+    assert fake.lines("finished") == [] and fake.process() is None
 
 
 @pytest.mark.parametrize("fake", [("pass", "pass", "raise OSError('quota')")], indirect=True)
@@ -248,6 +304,20 @@ def test_where_figures_are_times_nothing_runs_beside_them(server: ForkServer, fa
         Supervisor(server).run(cell_file, on_event=watch)
         assert seen[:3] == [not timed] * 3
         assert (attempt / "mirrors").exists()
+
+
+def test_only_an_attempt_that_goes_on_resumes_a_run(fake: FakeWandb, tmp_path: Path) -> None:
+    """Preempted, gone on, begun anew: a first attempt that resumed would add to what an upload had left."""
+    cell_file = mirrored_cell(tmp_path / "sweep", "measures")
+    attempts = [
+        leave_attempt(cell_file, [1, 2], Verdict.PREEMPTED),
+        leave_attempt(cell_file, [2, 3], continues=1),
+        leave_attempt(cell_file, [1], Verdict.KILLED),
+    ]
+    assert mirror(*attempts) == [[{"ready": True, "notes": []}]] * 3
+    (_, first, *one), (_, second, *other), (_, third, *new) = (line.split() for line in sorted(fake.lines("runs")))
+    assert [*one, *other, *new] == ["None", "allow", "None"]
+    assert first == second != third
 
 
 def test_a_mirror_whose_supervisor_dies_ends_the_run_as_lost(fake: FakeWandb, tmp_path: Path) -> None:
