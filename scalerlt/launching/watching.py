@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -70,7 +70,7 @@ def watch(runs: Path, jobs: Jobs, seconds: float, *, failed: bool = False) -> in
             if idle >= (IDLE_LOOKS if jobs.knows_any else 1):
                 break
             if console.is_terminal:
-                live.update(_screen(seen, console.height, failed=failed), refresh=True)
+                live.update(_screen(seen, console.size, failed=failed), refresh=True)
             else:
                 console.print(f"{now()[:19]}Z")
                 print_states(console, runs, seen)
@@ -102,15 +102,45 @@ def to_plain(seen: list[SweepStatus], *, failed: bool = False, faults: Iterable[
     }
 
 
-def table(cells: Iterable[CellStatus]) -> Table:
-    """The states as a table for the terminal; columns in which nothing stands are left out."""
+def table(cells: Iterable[CellStatus], width: int | None = None) -> Table:
+    """The states as a table for the terminal; columns in which nothing stands are left out.
+
+    Args:
+        width: of a terminal that people read: what has to fit into it are the last words of long names, and reasons;
+            the sweep is not named in each row where there is one; None: all of it, in one line per cell.
+    """
     listed = list(cells)
     rows = [_row(cell) for cell in listed]
     columns = [name for name in _COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
-    shown = Table(*columns, box=None, pad_edge=False)
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+    if width is not None:
+        if len({cell.sweep for cell in listed}) == 1:
+            columns.remove("sweep")
+        widths |= {name: min(widths[name], most) for name, most in _MOST.items() if name in columns}
+        others = sum(2 + widths[name] for name in columns if name != "cell")
+        widths["cell"] = min(widths["cell"], max(width - others, _LEAST["cell"]))
+        rows = [{**row, "cell": _ending(row["cell"], widths["cell"])} for row in rows]
+    shown = Table(box=None, pad_edge=False)
+    for name in columns:
+        least = min(widths[name], _LEAST.get(name, widths[name]))
+        shown.add_column(
+            name,
+            no_wrap=name != "reason",
+            min_width=least,
+            max_width=_MOST["sweep"] if width and name == "sweep" else None,
+        )
     for row in rows:
         shown.add_row(*(Text(row[name]) for name in columns))
     return shown
+
+
+def _ending(name: str, room: int) -> str:
+    """As many of a name's last words as there is room for: names begin alike, and end with what no other has."""
+    if len(name) <= room:
+        return name
+    start = len(name) - room + 1
+    word = name.find("-", start - 1) + 1
+    return f"…{name[word or start :]}"
 
 
 def last_lines(log: Path | None, count: int = LOG_LINES) -> list[str]:
@@ -130,6 +160,8 @@ def last_lines(log: Path | None, count: int = LOG_LINES) -> list[str]:
 
 
 _COLUMNS = ("sweep", "cell", "state", "attempt", "elapsed", "last metric", "host", "job", "reason")
+_MOST, _LEAST = {"sweep": 20, "reason": 40}, {"cell": 14, "reason": 14}
+"""Of columns of a terminal: a reason goes on in the next line."""
 _ALWAYS = frozenset({"sweep", "cell", "state", "attempt", "elapsed"})
 
 
@@ -169,8 +201,14 @@ def _print_whole(console: Console, runs: Path, seen: list[SweepStatus]) -> None:
     if not cells:
         console.print(f"{runs}: no cells")
         return
-    console.print(table(cells))
-    console.print()
+    if console.is_terminal and len(seen) > 1:
+        for sweep in seen:
+            console.print(f"{sweep.name}:")
+            console.print(table(sweep.cells, console.width))
+            console.print()
+    else:
+        console.print(table(cells, console.width if console.is_terminal else None))
+        console.print()
     for line in [*_summary(seen), *_logs(cells)]:
         console.print(line, soft_wrap=True)
 
@@ -180,8 +218,9 @@ def _print_failed(console: Console, runs: Path, seen: list[SweepStatus]) -> None
     for cell in bad:
         attempt = f", attempt {cell.attempt}" if cell.attempt else ""
         console.print(f"{cell.state} {cell.cell_id}{attempt}: {cell.reason or 'no reason given'}", soft_wrap=True)
-        console.print(f"  {cell.log or 'there is no log'}", soft_wrap=True)
-        for line in last_lines(cell.log):
+        lines = last_lines(cell.log)
+        console.print(f"  {cell.log or 'there is no log'}{'' if lines or not cell.log else ': empty'}", soft_wrap=True)
+        for line in lines:
             console.print(f"    {line}", soft_wrap=True)
         console.print()
     for line in _summary(seen):
@@ -190,8 +229,9 @@ def _print_failed(console: Console, runs: Path, seen: list[SweepStatus]) -> None
 
 def _summary(seen: list[SweepStatus]) -> list[str]:
     cells = _cells(seen)
-    lines = [f"{sweep.name}: {_counted(sweep.cells)}" for sweep in seen] if len(seen) > 1 else []
-    lines.append(_counted(cells))
+    lines = [f"{sweep.name}: {_counted(sweep.cells)}" for sweep in seen]
+    if len(seen) != 1:
+        lines.append(_counted(cells))
     if (unrecorded := sum(cell.unrecorded for cell in cells)) > 0:
         lines.append(
             f"{of_cells(unrecorded)} ended without a record: the next queue writes it, or scalerlt status --reconcile"
@@ -214,14 +254,14 @@ def _place(cell: CellStatus) -> str:
     return cell.where_to_look if names_cell else f"{cell.cell_id}: {cell.where_to_look}"
 
 
-def _screen(seen: list[SweepStatus], height: int, *, failed: bool) -> Group:
+def _screen(seen: list[SweepStatus], size: ConsoleDimensions, *, failed: bool) -> Group:
     """As many cells as a terminal has room for, those first that want to be looked at."""
     cells = sorted((cell for cell in _cells(seen) if cell.is_bad or not failed), key=_urgency)
     summary = [Text(line, no_wrap=True, overflow="ellipsis") for line in _summary(seen)]
-    room = max(1, height - len(summary) - 4)
+    room = max(1, size.height - len(summary) - 4)
     logs = [Text(line, no_wrap=True, overflow="ellipsis") for line in _logs(cells)[: max(0, room - len(cells))]]
     rest = [Text(f"... and {len(cells) - room} more")] if len(cells) > room else []
-    shown = table(cells[:room])
+    shown = table(cells[:room], size.width)
     for column in shown.columns:
         column.no_wrap, column.overflow = True, "ellipsis"
     return Group(shown, *rest, Text(), *summary, *logs)

@@ -79,6 +79,10 @@ def test_what_failed_is_shown_with_the_end_of_its_log(
     assert "    line 29\n    ValueError: x [2J\n" in shown, "what would clear the terminal is no more than text"
     assert "line 21\n" in shown and "line 20\n" not in shown
     assert "lost gone, attempt 1: a node of its Slurm job 10 failed" in shown and "    what gone said" in shown
+    assert "stderr.log: empty" not in shown
+    (runs / "one/gone/attempt-001/stderr.log").write_text("")
+    show_status(runs, Jobs(slurm), failed=True)
+    assert f"  {runs}/one/gone/attempt-001/stderr.log: empty\n" in capsys.readouterr().out
     assert "works" not in shown and "done" not in shown
     assert "6 cells:" in shown
 
@@ -176,11 +180,28 @@ def test_watching_ends_when_nothing_is_under_way(
         assert "\x1b[2K" in shown, "in place"
 
 
+@pytest.mark.parametrize("width", [80, 110, 140])
+def test_a_terminal_shows_which_cell_is_which(tmp_path: Path, width: int) -> None:
+    """Names that begin alike, and reasons that are sentences."""
+    names = [f"gsm8k_reward-tiny_ouro-fp32-small-layer-s{seed}-b5b55423a{seed}" for seed in range(3)]
+    sweep = sweep_of(tmp_path / "adhoc-gsm8k_reward", *names)
+    attempt(sweep, names[0], job=None, verdict=Verdict.TIMEOUT, reason="exceeded its time limit of 15 s (phase train)")
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    with console.capture() as captured:
+        watching._print_whole(console, sweep, watching.status_of_sweeps(sweep))
+    shown = captured.get()
+    rows = [line for line in shown.splitlines() if "timeout" in line or "planned" in line][:3]
+    assert all(name[-13:] in row for name, row in zip(names, rows, strict=True)), shown
+    assert "adhoc" not in shown.split("\n\n")[0] and "adhoc-gsm8k_reward: 3 cells: 2 planned, 1 timeout" in shown
+    assert names[1] in shown if width == 140 else f"s1-{names[1][-10:]} " in shown and names[1] not in shown
+    assert "exceeded its time" in rows[0], "a reason has room for some words"
+
+
 @pytest.mark.parametrize(("height", "logs"), [(30, 3), (16, 2), (10, 0)])
 def test_a_screen_has_the_logs_that_it_has_room_for(runs: Path, slurm: FakeSlurm, height: int, logs: int) -> None:
     console = Console(file=io.StringIO(), width=200, height=height)
     with console.capture() as captured:
-        console.print(watching._screen(watching.status_of_sweeps(runs, Jobs(slurm)), height, failed=False))
+        console.print(watching._screen(watching.status_of_sweeps(runs, Jobs(slurm)), console.size, failed=False))
     lines = captured.get().splitlines()
     assert len(lines) <= height - 1, "the last line is the cursor's"
     shown = [f"{state} {runs}/one/{cell}/attempt-001/stderr.log" for state, cell in LOOKED_AT][:logs]
