@@ -105,7 +105,7 @@ def test_it_is_shown_with_totals_and_logs(sweep: Path, capsys: pytest.CaptureFix
     shown = capsys.readouterr().out
     assert f"passed over: {sweep}/plans/003.json" in shown
     assert "9 cells: 2 lost, 2 measured, 2 planned, 1 running, 1 skipped, 1 unsupported" in shown
-    assert f"lost failed-then-gone: {sweep}/failed-then-gone/attempt-002/stderr.log" in shown
+    assert f"  lost {sweep}/failed-then-gone/attempt-002/stderr.log" in shown
     (row,) = [line for line in shown.splitlines() if line.startswith("sweep  done")]
     assert row.split() == ["sweep", "done", "measured", "1", "1", "min", "30", "s", Lease.of_this_process().host]
 
