@@ -112,7 +112,7 @@ def table(cells: Iterable[CellStatus], width: int | None = None) -> Table:
     listed = list(cells)
     rows = [_row(cell) for cell in listed]
     columns = [name for name in _COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+    widths = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in columns}
     if width is not None:
         if len({cell.sweep for cell in listed}) == 1:
             columns.remove("sweep")

@@ -197,6 +197,14 @@ def test_a_terminal_shows_which_cell_is_which(tmp_path: Path, width: int) -> Non
     assert "exceeded its time" in rows[0], "a reason has room for some words"
 
 
+def test_a_screen_of_what_failed_may_be_empty(tmp_path: Path) -> None:
+    seen = watching.status_of_sweeps(sweep_of(tmp_path / "sweep", "a"))
+    console = Console(file=io.StringIO(), width=100, height=20)
+    with console.capture() as captured:
+        console.print(watching._screen(seen, console.size, failed=True))
+    assert "sweep: 1 cell: 1 planned" in captured.get()
+
+
 @pytest.mark.parametrize(("height", "logs"), [(30, 3), (16, 2), (10, 0)])
 def test_a_screen_has_the_logs_that_it_has_room_for(runs: Path, slurm: FakeSlurm, height: int, logs: int) -> None:
     console = Console(file=io.StringIO(), width=200, height=height)
