@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from scalerlt.records.queue import Queue
 from scalerlt.records.record import Failure, Verdict
-from scalerlt.worker.processes import PREEMPT
+from scalerlt.worker.processes import HELD_BACK, PREEMPT
 from scalerlt.worker.slurm import SlurmJob, in_words, is_preempted, is_requeued
 from scalerlt.worker.verdict import Outcome
 
@@ -29,6 +29,8 @@ _SIGNALS = (PREEMPT, signal.SIGTERM, signal.SIGINT)
 class Signals:
     """The signals to this process, one after another; what handled them before is put back afterwards.
 
+    One that was held back while the process started is the first.
+
     Not SIGUSR2: it asks for nothing more of a job that is at its end, and what submitit does on it would start a
     finished job again.
     """
@@ -40,6 +42,7 @@ class Signals:
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
             self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

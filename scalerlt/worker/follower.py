@@ -12,6 +12,7 @@ from scalerlt.measure.cgroup import oom_kills
 from scalerlt.records.base import now
 from scalerlt.worker.beat import Beat, Heard
 from scalerlt.worker.nodes import ORDERS_FILE, REPORT_FILE, Orders, Place, RankNews, Report
+from scalerlt.worker.processes import HELD_BACK
 from scalerlt.worker.starting import Job, Spawner
 
 LOOK_SECONDS = 0.2
@@ -30,6 +31,7 @@ def follow(folder: Path, place: Place) -> int:
     """
     for number in IGNORED:
         signal.signal(number, lambda *_: None)  # a handler, and not SIG_IGN, which the ranks would inherit
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)  # as which the process was started
     folder.mkdir(parents=True, exist_ok=True)
     here = _Here(place.node)
     beat = Beat(folder / REPORT_FILE.format(node=place.node), lambda: here.report)

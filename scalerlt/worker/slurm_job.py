@@ -104,6 +104,7 @@ class JobRun:
         """Work, and say how it went."""
         self.preload = self._preload()
         slots = self._slots()
+        self._take_signal(0.0)  # one that came while the process started: nothing is begun then
         for slot in slots:
             slot.start()
         self._follow(slots)
@@ -143,15 +144,19 @@ class JobRun:
         """Until the last slot has ended: take signals, look at the clock, keep the claims alive."""
         renewed = time.monotonic()
         while any(slot.is_alive() for slot in slots):
-            number = self._signals.next(LOOK_SECONDS)
-            if number is not None or self.end.is_due():
-                self.end.take(number)
-                print(f"the job ends: {self.end.kind}", flush=True)
+            self._take_signal(LOOK_SECONDS)
             if time.monotonic() - renewed > HEARTBEAT_SECONDS:
                 renewed = time.monotonic()
                 self.work.renew()
         for slot in slots:
             slot.join()
+
+    def _take_signal(self, seconds: float) -> None:
+        """The next one, waited for at most so long, or that the time is over."""
+        number = self._signals.next(seconds)
+        if number is not None or self.end.is_due():
+            self.end.take(number)
+            print(f"the job ends: {self.end.kind}", flush=True)
 
     def waits(self) -> bool:
         """Whether something will come free: a requeued job's own claims of before, until they have gone stale."""

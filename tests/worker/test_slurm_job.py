@@ -252,6 +252,20 @@ class TestEnding:
         work_through(str(queue))
         assert records(sweep, "a") == [] and slurm.requeued == ["77"]
 
+    def test_a_signal_that_was_held_back_while_the_job_started(self, slurm: FakeSlurm, tmp_path: Path) -> None:
+        """No attempt is begun only to be ended."""
+        sweep = tmp_path / "sweep"
+        queue = make_queue(sweep, [{"a": "nothing"}])
+        slurm.says("JobState=RUNNING", ends_in=3000)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+        try:
+            signals_itself(signal.SIGUSR2)
+            work_through(str(queue))
+            assert signal.SIGUSR2 not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        assert CellDirectory(sweep / "a").attempts() == [] and slurm.requeued == ["77"]
+
     def test_the_time_limit_ends_what_cannot_save(self, slurm: FakeSlurm, tmp_path: Path) -> None:
         sweep = tmp_path / "sweep"
         queue = make_queue(sweep, [{"a": "hangs"}, {"b": "nothing"}], timeout_min=1, signal_delay_s=2)

@@ -37,6 +37,12 @@ FOR_GOOD = re.compile(
 )
 """In what sbatch says when trying again would change nothing."""
 ENTRY = "scalerlt.launching.slurm.job"
+HELD_BACK = 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && exec env --block-signal=USR2 "$@"; exec "$@"'
+"""What a job's process is started by, so that Slurm's warning, which may come at any moment, ends none that starts.
+
+It stays blocked, and so pending, until the worker's handlers stand. An env older than coreutils 8.31 cannot block it,
+and a dash that starts Python unblocks it: there it is ignored meanwhile, and the worker goes by its clock.
+"""
 
 
 class JobsNotSubmitted(UserError):
@@ -112,6 +118,7 @@ def sbatch_parameters(settings: SlurmSettings, nodes: int, submission: Submissio
     further["requeue" if settings.max_requeues else "no-requeue"] = True
     if not settings.use_srun:  # Slurm signals the steps of a job; without one it has to be told to signal the script
         further["signal"] = f"B:USR2@{settings.signal_delay_s}"
+        lines.insert(0, "trap '' USR2")  # while what follows runs
     srun_args = list(settings.srun_args)
     if settings.cpus_per_task is not None and not _has(srun_args, "--cpus-per-task", "-c"):
         srun_args.insert(0, f"--cpus-per-task={settings.cpus_per_task}")  # since Slurm 22.05 no longer the job's own
@@ -157,11 +164,13 @@ def resources(settings: SlurmSettings, group: ResourceGroup) -> str:
 
 
 class _Executor(submitit.SlurmExecutor):
-    """submitit's, but that its jobs first look whether Slurm's variables have reached them."""
+    """submitit's, but that its jobs are warned in time, and first look whether Slurm's variables have reached them."""
 
     @property
     def _submitit_command_str(self) -> str:
-        return f"{self.python} -u -m {ENTRY} {shlex.quote(str(self.folder))}"
+        own_process = "" if self.parameters.get("use_srun", True) else "exec "  # Slurm signals the script's alone
+        starts = f"{self.python} -u -m {ENTRY} {shlex.quote(str(self.folder))}"
+        return f"{own_process}sh -c {shlex.quote(HELD_BACK)} sh {starts}"
 
 
 def _prepare(
@@ -224,7 +233,7 @@ def _sbatch(file: Path, array: JobArray, parameters: dict[str, Any], settings: S
     python = settings.python or shlex.quote(sys.executable)
     if settings.snapshot:
         python += " -P"  # the job starts where sbatch was called, which may be the checkout
-    executor = _Executor(folder, max_num_timeout=10**6, python=python if settings.use_srun else f"exec {python}")
+    executor = _Executor(folder, max_num_timeout=10**6, python=python)
     executor.update_parameters(**parameters)
     for pause in (*BACK_OFF_SECONDS, None):
         try:

@@ -33,4 +33,4 @@ export NAME='a b'
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output SWEEP/submissions/001/submitit/%A_%a_%t_log.out --error SWEEP/submissions/001/submitit/%A_%a_%t_log.err --export=ALL --cpus-per-task=6 --mpi=none apptainer exec image.sif python -u -m scalerlt.launching.slurm.job SWEEP/submissions/001/submitit
+srun --unbuffered --output SWEEP/submissions/001/submitit/%A_%a_%t_log.out --error SWEEP/submissions/001/submitit/%A_%a_%t_log.err --export=ALL --cpus-per-task=6 --mpi=none sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && exec env --block-signal=USR2 "$@"; exec "$@"' sh apptainer exec image.sif python -u -m scalerlt.launching.slurm.job SWEEP/submissions/001/submitit

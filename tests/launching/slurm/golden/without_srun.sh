@@ -14,9 +14,10 @@
 #SBATCH --time=60
 
 # setup
+trap '' USR2
 export PYTHONPATH=PACKAGE${PYTHONPATH:+:$PYTHONPATH}
 export HF_HUB_OFFLINE=1
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-exec PYTHON -u -m scalerlt.launching.slurm.job SWEEP/submissions/001/submitit
+exec sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && exec env --block-signal=USR2 "$@"; exec "$@"' sh PYTHON -u -m scalerlt.launching.slurm.job SWEEP/submissions/001/submitit
