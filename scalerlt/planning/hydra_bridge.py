@@ -38,7 +38,7 @@ from scalerlt.planning import overrides as checks
 from scalerlt.planning import sweep_file
 from scalerlt.planning.combinations import combinations as combinations_of
 from scalerlt.planning.composing import CONFIG_NAME, ReadOnce, compose_all, load, one_line, plain, resolved
-from scalerlt.planning.launcher import SlurmSettings, as_text, read_launcher
+from scalerlt.planning.launcher import SlurmSettings, as_text, machine_of, read_launcher
 from scalerlt.planning.parts import Axis, axes_of
 from scalerlt.planning.request import ComposedCell, Request
 from scalerlt.planning.resolve import resolve_all
@@ -46,6 +46,7 @@ from scalerlt.planning.retry import as_list, read_retry
 from scalerlt.planning.ruling import judged
 from scalerlt.planning.sweep_file import SweepFile
 from scalerlt.schema.cell import REQUEST_KEYS
+from scalerlt.schema.machine import Machine
 
 CONF = Path(__file__).parent.parent / "conf"
 PLUGINS = "hydra_plugins.scalerlt"
@@ -185,7 +186,7 @@ def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) ->
         base = _base(loader, texts)
         problems += _wrong_launcher(base, multirun=multirun)
         if problems:  # else the values are checked when each cell is composed
-            resolve_all(_request(loader, texts, base).cells)
+            resolve_all(_request(loader, texts, base).cells, _machine(base))
     except RequestErrors as error:
         problems += [problem for problem in error.problems if problem not in problems]
     if problems:
@@ -232,6 +233,14 @@ def _wrong_launcher(base: DictConfig, *, multirun: bool) -> list[str]:
     if not multirun and isinstance(settings, SlurmSettings):
         return ["hydra/launcher=slurm submits a sweep, and this measures one cell here; use scalerlt sweep"]
     return []
+
+
+def _machine(base: DictConfig) -> Machine | None:
+    """That the cells are planned for; None where the launcher's settings, which are to tell, are wrong."""
+    try:
+        return machine_of(resolved(base.hydra.launcher))
+    except RequestErrors:
+        return None  # said by _wrong_launcher
 
 
 def _check_runs_dir(base: DictConfig) -> None:

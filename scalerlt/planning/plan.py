@@ -6,6 +6,7 @@ from typing import Any
 
 from scalerlt.errors import RequestErrors, UserError
 from scalerlt.planning.bundles import arranged
+from scalerlt.planning.launcher import machine_of
 from scalerlt.planning.request import ComposedCell, Request, RuledOut
 from scalerlt.planning.resolve import ResolvedCell, named_twice
 from scalerlt.records.base import UnreadableDocument, now
@@ -37,7 +38,7 @@ def make_plan(request: Request, cells: list[ResolvedCell], provenance: dict[str,
         named.setdefault(entry.cell_id, []).append(entry)
     for cell in cells:
         named.setdefault(cell.cell_id, []).append(request.cells[places[tuple(cell.overrides)]])
-    if problems := named_twice(named.values()):
+    if problems := named_twice(named.values(), machine_of(request.launcher)):
         raise RequestErrors(problems)
     each_once: dict[str, PlannedCell] = {}
     for *_, planned in sorted(placed, key=lambda entry: entry[:2]):

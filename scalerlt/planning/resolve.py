@@ -31,7 +31,7 @@ class ResolvedCell:
     cell_id: str
     axes: dict[str, Scalar]
     unsupported: str | None
-    """Why no cell of this kind can run here, or None."""
+    """Why no cell of this kind can run on the machine that it is planned for, or None."""
 
 
 def resolve_all(composed: list[ComposedCell], machine: Machine | None = None) -> list[ResolvedCell]:
@@ -53,16 +53,17 @@ def resolve_all(composed: list[ComposedCell], machine: Machine | None = None) ->
         else:
             resolved.setdefault(cell.identity, cell)
             named.setdefault(cell.identity, []).append(entry)
-    if problems := [*found, *named_twice(named.values())]:
+    if problems := [*found, *named_twice(named.values(), machine)]:
         raise RequestErrors(problems)
     return list(resolved.values())
 
 
-def named_twice(named: Iterable[Sequence[ComposedCell | RuledOut]]) -> list[str]:
+def named_twice(named: Iterable[Sequence[ComposedCell | RuledOut]], machine: Machine) -> list[str]:
     """The first cell that one part of the sweep names twice, and how many more there are.
 
     Args:
         named: for each cell what the sweep names it by.
+        machine: that the cells are planned for.
     """
     pairs: list[tuple[ComposedCell | RuledOut, ComposedCell | RuledOut]] = []
     for entries in named:
@@ -74,7 +75,7 @@ def named_twice(named: Iterable[Sequence[ComposedCell | RuledOut]]) -> list[str]
         return []
     one, other = (" ".join(entry.overrides) or "the cell without overrides" for entry in pairs[0])
     more = f" ({len(pairs) - 1} more pairs are, too)" if len(pairs) > 1 else ""
-    return [f"{one} and {other} are the same cell on this machine{more}; a sweep names each of its cells once"]
+    return [f"{one} and {other} are the same cell on {machine.called}{more}; a sweep names each of its cells once"]
 
 
 def resolve(entry: ComposedCell, machine: Machine, checked: dict[Any, list[str]]) -> ResolvedCell:

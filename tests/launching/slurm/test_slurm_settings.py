@@ -242,6 +242,17 @@ def test_cells_are_planned_for_the_nodes_and_not_for_this_host() -> None:
     assert "a node has none" in cell.unsupported and "this machine" not in cell.unsupported
 
 
+def test_cells_that_are_the_same_on_a_node(capsys: pytest.CaptureFixture[str]) -> None:
+    """And not on this host, which may have no GPU where the nodes have one."""
+    request = compose(["hydra/launcher=slurm", "device=auto,cpu"])
+    with pytest.raises(RequestErrors, match=r"device=auto and device=cpu are the same cell on a node; a sweep"):
+        resolve_all(request.cells, machine_of(request.launcher))
+    assert main(["plan", "hydra/launcher=slurm_gpu", "device=auto,cpu", "presicion=fp32"]) == 2
+    assert capsys.readouterr().err.count("error: ") == 1
+    assert main(["plan", "hydra/launcher=slurm", "device=auto,cpu", "presicion=fp32"]) == 2
+    assert "are the same cell on a node;" in capsys.readouterr().err
+
+
 def test_the_users_account_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """sbatch itself is called without SBATCH_*, so the settings name it, and the submission records it."""
     monkeypatch.setenv("SBATCH_ACCOUNT", "physics")
