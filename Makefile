@@ -11,7 +11,7 @@ WORKERS ?= -n 2 --dist loadfile
 TORCH = torch==2.13.0
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
 
-.PHONY: install demo test lint test-core test-wheel test-browser test-vllm test-slurm soak clean
+.PHONY: install demo test lint test-core test-wheel test-browser test-vllm test-slurm soak soak-slurm clean
 
 install: $(VENV)/.installed
 
@@ -85,6 +85,12 @@ test-slurm: $(VENV)/.installed-dev
 # make soak SOAK="--seed 7 --cells 50"
 soak: $(VENV)/.installed-dev
 	PYTHONPATH=tests $(VENV)/bin/python -m soak.course $(SOAK)
+
+# The same with 60 cells on a real Slurm, installed and started as by test-slurm (docs/reliability.md).
+# make soak-slurm SOAK="--seed 7 --accounting"
+soak-slurm: $(VENV)/.installed-dev
+	.ci/slurm
+	PYTHONPATH=tests $(VENV)/bin/python -m soak.jobs_course $(SOAK)
 
 clean:
 	rm -rf .venv .venv-core .venv-vllm build dist

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scalerlt.launching.local import Outcome
     from scalerlt.launching.progress import Display
     from scalerlt.launching.slurm.outlook import Outlook
-    from scalerlt.planning.forecast import Forecast
+    from scalerlt.planning.forecast import FindUnderWay, Forecast
     from scalerlt.planning.request import Request
     from scalerlt.planning.resolve import ResolvedCell
     from scalerlt.records.plan import Plan
@@ -138,7 +138,7 @@ def plan(arguments: list[str]) -> int:
     directory = SweepDirectory(Path(request.runs_dir) / planned.sweep)
     if infers_oom(request.launcher):
         planned = with_inferred(planned, directory, request.retry)
-    seen = forecast(planned, cells, request)
+    seen = forecast(planned, cells, request, _under_way(directory))
     refuse_above(request.max_gpu_hours, seen)
     jobs = _jobs(request, seen, cells)
     if options.json:
@@ -303,7 +303,8 @@ def _execute(request: "Request") -> int:
     if infer_oom:
         planned = with_inferred(planned, SweepDirectory(Path(request.runs_dir) / planned.sweep), request.retry)
     if request.max_gpu_hours is not None:
-        refuse_above(request.max_gpu_hours, forecast(planned, cells, request))
+        find = _under_way(SweepDirectory(Path(request.runs_dir) / planned.sweep))
+        refuse_above(request.max_gpu_hours, forecast(planned, cells, request, find))
     start = _on_slurm(request, cells) if request.launcher.get("kind") == "slurm" else _here(request, cells, infer_oom)
     with display() as shown:
         sweep = SweepDirectory(Path(request.runs_dir) / planned.sweep)
@@ -380,9 +381,18 @@ def _jobs(request: "Request", seen: "Forecast", cells: "list[ResolvedCell]") -> 
     if request.launcher.get("kind") != "slurm":
         return None
     from scalerlt.launching.slurm.outlook import of_forecast
-    from scalerlt.records.store import SweepDirectory
 
-    return of_forecast(seen, cells, request.launcher, SweepDirectory(Path(request.runs_dir) / seen.plan.sweep))
+    return of_forecast(seen, cells, request.launcher)
+
+
+def _under_way(sweep: "SweepDirectory") -> "FindUnderWay":
+    """Which cells of a sweep run or wait for a job, by its files and, where there is one, by Slurm."""
+    from scalerlt.launching.jobs import Jobs
+    from scalerlt.launching.slurm.ask import Slurm
+    from scalerlt.launching.under_way import under_way
+
+    jobs = Jobs(Slurm(lambda text: print(text, file=sys.stderr)) if shutil.which("squeue") else None)
+    return lambda attempts: under_way(sweep, attempts, jobs)
 
 
 def _warn(request: "Request") -> None:

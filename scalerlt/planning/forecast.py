@@ -1,7 +1,7 @@
 """What a plan's cells are at, what they will cost, whether they fit, and what they can show. Nothing is written."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,28 @@ from scalerlt.planning.resolve import ResolvedCell
 from scalerlt.planning.retry import why_again
 from scalerlt.records.base import UnreadableDocument
 from scalerlt.records.plan import Plan, PlannedCell
-from scalerlt.records.store import CellDirectory, SweepDirectory
+from scalerlt.records.store import Attempt, SweepDirectory
 
 TO_RUN = "to run"
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A cell that somebody is at.
+
+    Attributes:
+        state: `running`, or `queued`: a job that was submitted is going to run it.
+        reason: of a queued one why it waits.
+        job: Slurm's id of the job that a queued one waits for.
+    """
+
+    state: str
+    reason: str | None = None
+    job: str | None = None
+
+
+FindUnderWay = Callable[[Mapping[str, list[Attempt]]], Mapping[str, UnderWay]]
+"""Finds them among cells with these attempts."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +47,9 @@ class CellForecast:
     """One cell of a plan.
 
     Attributes:
-        state: `to run`, `running`, what its record says, or what the plan says of a cell that is ruled out.
+        state: `to run`, `running`, `queued`, what its record says, or what the plan says of a cell that is ruled out.
         reason: why; None where there is nothing to say.
+        job: Slurm's id of the job that a queued cell waits for.
         cost: of one attempt; None of a cell that is ruled out.
         memory: None of a cell that is ruled out, and of one of which nothing is known.
     """
@@ -39,6 +59,7 @@ class CellForecast:
     reason: str | None
     cost: Cost | None
     memory: MemoryPlan | None
+    job: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,31 +86,51 @@ class Forecast:
         """Everything, as plain data for JSON: the plan's own keys, and `now`, `cost` and `memory` of each cell."""
         plain = self.plan.model_dump(mode="json")
         for entry, cell in zip(plain["cells"], self.cells, strict=True):
-            entry["now"] = {"state": cell.state, "reason": cell.reason}
+            entry["now"] = {"state": cell.state, "reason": cell.reason, "job": cell.job}
             entry["cost"] = None if cell.cost is None else asdict(cell.cost)
             entry["memory"] = None if cell.memory is None else _memory(cell.memory)
         states = dict(self.states)
         return plain | {"total": {"states": states, **asdict(self.total)}, "margins": [asdict(m) for m in self.margins]}
 
 
-def forecast(plan: Plan, cells: Iterable[ResolvedCell], request: Request) -> Forecast:
+def running_here(attempts: Mapping[str, list[Attempt]]) -> dict[str, UnderWay]:
+    """The cells that run, by what their files say."""
+    running = (cell_id for cell_id, of_cell in attempts.items() if any(attempt.is_running for attempt in of_cell))
+    return dict.fromkeys(running, UnderWay("running"))
+
+
+def forecast(
+    plan: Plan, cells: Iterable[ResolvedCell], request: Request, find_under_way: FindUnderWay = running_here
+) -> Forecast:
     """Look at the records of `runs_dir` and at this machine.
 
     Args:
         plan: of the request.
         cells: its resolved cells.
+        find_under_way: asked once, of all cells that are not ruled out.
     """
     resolved = {cell.cell_id: cell for cell in cells}
     sweep = SweepDirectory(Path(request.runs_dir) / plan.sweep)
     earlier = measured(Path(request.runs_dir))
     costs, capacity = Costs(earlier), capacity_of(request.launcher)
+    attempts, faults = _attempts(sweep, plan)
+    held = find_under_way(attempts)
     seen = []
     for planned in plan.cells:
-        state, reason = _state(planned, sweep.cell(planned.cell_id), request, plan)
+        job = None
+        if planned.cell_id in attempts:
+            state, reason = _state(attempts[planned.cell_id], request, plan)
+            at_work = held.get(planned.cell_id)
+            if at_work is not None and (state == TO_RUN or at_work.state == "running"):
+                state, reason, job = at_work.state, at_work.reason, at_work.job
+        elif planned.cell_id in faults:
+            state, reason = "unreadable", faults[planned.cell_id]
+        else:
+            state, reason = planned.state, planned.reason
         known = resolved.get(planned.cell_id) if planned.state == "planned" else None
         cost = None if known is None else costs.of(known)
         memory = None if known is None else memory_plan(known.cell, capacity)
-        seen.append(CellForecast(planned, state, reason, cost, memory))
+        seen.append(CellForecast(planned, state, reason, cost, memory, job))
     due = [cell.cost for cell in seen if cell.state == TO_RUN and cell.cost is not None]
     return Forecast(plan, seen, total(due), margins(plan.cells, _compared(request), earlier))
 
@@ -129,18 +170,26 @@ def this_capacity() -> Capacity:
     )
 
 
-def _state(planned: PlannedCell, directory: CellDirectory, request: Request, plan: Plan) -> tuple[str, str | None]:
-    if planned.state != "planned":
-        return planned.state, planned.reason
-    try:
-        attempts = directory.attempts()
-        record = directory.last_record() if attempts else None
-    except UnreadableDocument as fault:
-        return "unreadable", str(fault)
-    if any(attempt.is_running for attempt in attempts):
-        return "running", None
-    if record is None:
+def _attempts(sweep: SweepDirectory, plan: Plan) -> tuple[dict[str, list[Attempt]], dict[str, str]]:
+    """The attempts at each cell that is not ruled out, and of those that cannot be read the reason."""
+    attempts: dict[str, list[Attempt]] = {}
+    faults: dict[str, str] = {}
+    for planned in plan.cells:
+        if planned.state == "planned":
+            try:
+                attempts[planned.cell_id] = sweep.cell(planned.cell_id).attempts()
+            except UnreadableDocument as fault:
+                faults[planned.cell_id] = str(fault)
+    return attempts, faults
+
+
+def _state(attempts: list[Attempt], request: Request, plan: Plan) -> tuple[str, str | None]:
+    """What the records say of a cell, and why."""
+    records = [attempt.record for attempt in attempts if attempt.record is not None]
+    answers = [record for record in records if record.verdict.answers]
+    if not records:
         return TO_RUN, "its attempts have no readable record" if attempts else None
+    record = (answers or records)[-1]
     if again := why_again(record, request.retry, plan.provenance.get("git_revision")):
         return TO_RUN, again
     return record.verdict.value, record.reason or "not run again"

@@ -21,9 +21,8 @@ def show_plan(seen: Forecast) -> None:
         axes = cell.planned.axes
         marks = [f"[{reasons.setdefault(reason, len(reasons) + 1)}]" for reason in _reasons(cell)]
         values = (_short(str(axes.get(key.replace("/", "."), ""))) for key in keys)
-        rows.append(
-            (cell.planned.cell_id, *values, cell.state, *_cost(cell.cost), *_memory(cell.memory), " ".join(marks))
-        )
+        state = cell.state if cell.job is None else f"{cell.state} (job {cell.job})"
+        rows.append((cell.planned.cell_id, *values, state, *_cost(cell.cost), *_memory(cell.memory), " ".join(marks)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         print("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
@@ -39,7 +38,7 @@ def show_plan(seen: Forecast) -> None:
 
 
 def _reasons(cell: CellForecast) -> list[str]:
-    reasons = [cell.reason] if cell.reason else []
+    reasons = [cell.reason] if cell.reason and cell.job is None else []  # a job's is for `status` to tell
     memory = cell.memory
     if memory is not None and memory.fits is False:
         assert memory.available is not None

@@ -78,7 +78,7 @@ def test_json_holds_everything_and_nothing_is_written(
     assert main(["plan", "--json", "precision=fp32,mxfp8", "device=cpu", "device.memory_limit=1MiB"]) == 0
     plan: dict[str, Any] = json.loads(capsys.readouterr().out)
     first, second = plan["cells"]
-    assert first["now"] == {"state": "to run", "reason": None}
+    assert first["now"] == {"state": "to run", "reason": None, "job": None}
     assert first["cost"]["source"] == "estimated" and first["cost"]["gpu_hours"] == 0
     assert first["memory"]["available"] == 2**20 and first["memory"]["fits"] is False
     phases = first["memory"]["phases"]

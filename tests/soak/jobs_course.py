@@ -1,6 +1,6 @@
 """A soak on a real Slurm: jobs that share a queue are cancelled, preempted, requeued and killed, and a node fails.
 
-`python -m soak.jobs_course` runs it and prints its figures; needs what `make test-slurm` needs.
+`make soak-slurm` runs it and prints its figures; needs what `make test-slurm` needs.
 """
 
 import argparse

@@ -1,20 +1,17 @@
 """What a plan would submit, in sentences, before anything is written."""
 
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from scalerlt.launching.slurm.arrays import LARGEST_ARRAY, arrays
 from scalerlt.launching.slurm.ask import Slurm
-from scalerlt.launching.slurm.earlier import jobs_of, queued_cells
 from scalerlt.launching.slurm.items import ResourceGroup, check_nodes, resource_groups, settings_of
 from scalerlt.launching.slurm.submit import resources
 from scalerlt.planning.forecast import TO_RUN, Forecast
 from scalerlt.planning.launcher import SlurmSettings, read_launcher
 from scalerlt.planning.resolve import ResolvedCell
 from scalerlt.planning.show import duration
-from scalerlt.records.store import SweepDirectory
 
 
 @dataclass(frozen=True)
@@ -68,10 +65,8 @@ def outlook(group: ResourceGroup, settings: SlurmSettings, largest_array: int) -
     )
 
 
-def of_forecast(
-    seen: Forecast, cells: Iterable[ResolvedCell], launcher: Mapping[str, Any], sweep: SweepDirectory
-) -> list[Outlook]:
-    """What submitting a plan's cells would do, by resource groups; where there is a cluster it is asked.
+def of_forecast(seen: Forecast, cells: Iterable[ResolvedCell], launcher: Mapping[str, Any]) -> list[Outlook]:
+    """What submitting a plan's cells would do, by resource groups; a cluster is asked for its MaxArraySize.
 
     Raises:
         RequestErrors: the settings are wrong.
@@ -82,11 +77,7 @@ def of_forecast(
     check_nodes(resolved.values(), settings)
     costs = {cell.planned.cell_id: cell.cost for cell in seen.cells}
     due = [cell.planned for cell in seen.cells if cell.state == TO_RUN]
-    slurm = Slurm(lambda text: None)
-    largest = slurm.largest_array() or LARGEST_ARRAY
-    if shutil.which("squeue"):
-        queued = queued_cells(sweep, due, *jobs_of(sweep, due, slurm))
-        due = [cell for cell in due if cell.cell_id not in queued]
+    largest = Slurm(lambda text: None).largest_array() or LARGEST_ARRAY
 
     def seconds(cell: ResolvedCell) -> float | None:
         cost = costs[cell.cell_id]

@@ -1,6 +1,7 @@
 """From a plan to job ids, and to the end of the jobs, on a mocked Slurm."""
 
 import io
+import json
 import os
 import shlex
 import signal
@@ -388,7 +389,13 @@ def test_from_the_command_line(tmp_path: Path, mock_slurm: MockSlurm, capsys: py
     assert "the nodes need one that they see, too" in said.err
     assert len(mock_slurm.jobs()) == 3
     assert main(["plan", *asked]) == 0
-    assert "Slurm:" not in capsys.readouterr().out, "nothing is left to be submitted"
+    planned = capsys.readouterr().out
+    assert "Slurm:" not in planned and "cost of" not in planned, "nothing is left to be submitted"
+    assert all(f"  queued (job 12_{seed})  " in planned for seed in range(3)) and "3 cells: 3 queued" in planned
+    assert main(["plan", "seed=0,1,2,3", f"runs_dir={tmp_path}/runs", "--json", "max_gpu_hours=0"]) == 0
+    now = [cell["now"] for cell in json.loads(capsys.readouterr().out)["cells"]]
+    waits = {"state": "queued", "reason": "job 12_2: squeue says PENDING (Priority)", "job": "12_2"}
+    assert now[2:] == [waits, {"state": "to run", "reason": None, "job": None}], "whatever is to run them"
     before = {path: path.read_bytes() for path in (tmp_path / "runs").glob("*/*/cell.yaml")}
     assert main(["sweep", *asked, "resources.timeout_s=7", "tracker=tensorboard"]) == 0
     assert "3 cells that run, wait for a job or are not run again keep their own settings" in capsys.readouterr().out
