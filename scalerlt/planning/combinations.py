@@ -13,6 +13,7 @@ from itertools import product
 from math import prod
 
 from scalerlt.errors import RequestErrors
+from scalerlt.planning.overrides import as_written
 from scalerlt.planning.parts import Axis, Dimension, Listing, Part, Product, Sample, key_of
 from scalerlt.planning.sweep_file import SweepFile
 
@@ -160,7 +161,9 @@ def _rows(dimension: Dimension, values_of: ValuesOf, problems: list[str]) -> lis
         problems.append(f"a zip needs lists of equal length: {lengths}")
         return []
     rows = list(zip(*columns, strict=True))
-    problems += [f"{' with '.join(row)} stands twice" for row, times in Counter(rows).items() if times > 1]
+    problems += [
+        f"{' with '.join(map(as_written, row))} stands twice" for row, times in Counter(rows).items() if times > 1
+    ]
     return rows
 
 

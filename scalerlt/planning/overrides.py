@@ -137,6 +137,15 @@ def values_of(override: Override) -> list[str]:
     return [str(override.get_value_element_as_str())]
 
 
+def as_written(override: str) -> str:
+    r"""An override as a person writes it: a value that Hydra tells as `c\ d` is `'c d'`; one in quotes stays."""
+    key, sign, value = override.partition("=")
+    plain = re.sub(r"\\(.)", r"\1", value)
+    if plain == value or value.startswith(("'", '"')):
+        return override
+    return f"{key}{sign}{plain}" if value.startswith(("[", "{")) else f"{key}{sign}'{plain}'"
+
+
 def _not_an_override(text: str, detail: str) -> str:
     given = text.removeprefix("++")  # which is put before every setting of the launcher
     has_signs = re.search(r"[^\w\s.,-]", given.partition("=")[2].strip("[]")) and not re.search("['\"]", given)
@@ -149,8 +158,8 @@ def _no_such_options(override: Override, options: Options, known: list[str]) -> 
     if key not in known and not key.startswith("hydra/"):
         return []
     offered = options.options(key)
-    wrong = [value for value in values_of(override) if value.strip("'\"") not in offered]
-    return [f"{key}={value}: {key} has no such option{nearest(value, offered)}" for value in wrong]
+    wrong = [as_written(f"{key}={value}") for value in values_of(override) if value.strip("'\"") not in offered]
+    return [f"{text}: {key} has no such option{nearest(text.partition('=')[2], offered)}" for text in wrong]
 
 
 def _problem(
@@ -160,9 +169,8 @@ def _problem(
     if key == "hydra":
         return f"{text} replaces all settings of Hydra; name one, such as hydra.verbose=true"
     if override.is_sweep_override() and re.split("[./]", key)[0] == "hydra":
-        return (
-            f"{key} has one value for all cells, not {', '.join(values_of(override))}; quote a text that holds a comma"
-        )
+        values = ", ".join(as_written(f"={value}")[1:] for value in values_of(override))
+        return f"{key} has one value for all cells, not {values}; quote a text that holds a comma"
     if key.split(".")[0] == "hydra":
         return None  # a value of Hydra's own: Hydra checks it
     if override.is_sweep_override() and not multirun:

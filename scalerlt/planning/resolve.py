@@ -6,6 +6,7 @@ from typing import Any
 
 from scalerlt.errors import RequestErrors
 from scalerlt.planning.inputs import check_inputs, file_inputs
+from scalerlt.planning.overrides import as_written
 from scalerlt.planning.request import ComposedCell, RuledOut
 from scalerlt.planning.suggestions import nearest
 from scalerlt.records.base import Scalar
@@ -73,7 +74,7 @@ def named_twice(named: Iterable[Sequence[ComposedCell | RuledOut]], machine: Mac
             first = dict.fromkeys(entry.places, entry) | first
     if not pairs:
         return []
-    one, other = (" ".join(entry.overrides) or "the cell without overrides" for entry in pairs[0])
+    one, other = (" ".join(map(as_written, entry.overrides)) or "the cell without overrides" for entry in pairs[0])
     more = f" ({len(pairs) - 1} more pairs are, too)" if len(pairs) > 1 else ""
     return [f"{one} and {other} are the same cell on {machine.called}{more}; a sweep names each of its cells once"]
 

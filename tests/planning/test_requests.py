@@ -92,6 +92,22 @@ def test_each_wrong_value_of_a_list_is_a_problem_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
+        ("precision=c d", "precision='c d': precision has no such option"),
+        ("precision='c d'", "precision='c d': precision has no such option"),
+        ("precision=bf16,a:b", "precision='a:b': precision has no such option"),
+        ("hydra/launcher=c d", "hydra/launcher='c d': hydra/launcher has no such option"),
+        ("hydra.verbose=a b,c", "hydra.verbose has one value for all cells, not 'a b', c;"),
+        ("prompt.template=a b,a b", "prompt.template='a b' stands twice"),
+    ],
+)
+def test_a_value_with_a_blank_is_told_as_it_is_written(override: str, said: str) -> None:
+    (problem,) = problems_of(override)
+    assert problem.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
         ("batch.minibatch_responses=7", "does not divide"),
         ("batch.group_size=-4", "greater than 0"),
         ("batch.group_size=2.5", "valid integer"),
