@@ -11,9 +11,9 @@ from scalerlt.records.record import Verdict
 @pytest.mark.parametrize("use_srun", [True, False])
 def test_a_job_warned_before_its_python_starts_is_queued_again(lab: Lab, use_srun: bool) -> None:
     """All processes of its step are signalled, those that a slow file system keeps from starting too."""
-    slow = lab.folder / "slow_python"
-    first = f'touch {lab.folder}/starts\n[ -n "$SLURM_RESTART_COUNT" ] || sleep 5'
-    slow.write_text(f'#!/bin/bash\n{first}\nexec {sys.executable} "$@"\n')
+    slow, signalled = lab.folder / "slow_python", lab.folder / "signalled"
+    waits = f"touch {lab.folder}/starts\nuntil [ -e {signalled} ]; do sleep 0.2; done"
+    slow.write_text(f'#!/bin/bash\n{waits}\nexec {sys.executable} "$@"\n')
     slow.chmod(0o755)
     settings = [f"hydra.launcher.python={slow}", f"hydra.launcher.use_srun={str(use_srun).lower()}"]
     experiment = lab.experiment("waits")
@@ -22,6 +22,7 @@ def test_a_job_warned_before_its_python_starts_is_queued_again(lab: Lab, use_sru
     wait_for("a process of the job", (lab.folder / "starts").exists)
     (job,) = lab.jobs("RUNNING")
     lab.cluster.ask("scancel", "--signal=USR2", *([] if use_srun else ["--batch"]), job)
+    signalled.touch()
     wait_for("a record", lambda: lab.records("adhoc-waits"))
     ((record,),) = lab.records("adhoc-waits").values()
     assert record.verdict is Verdict.MEASURED, record.reason
