@@ -23,12 +23,14 @@ from scalerlt.cli import main
 from scalerlt.errors import UserError
 from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.progress import Display
+from scalerlt.launching.queued import attempts_of
 from scalerlt.launching.slurm import follow
 from scalerlt.launching.slurm.ask import JobState, Slurm
 from scalerlt.launching.slurm.job import Inferring
 from scalerlt.launching.slurm.run import check_slurm
 from scalerlt.launching.slurm.turn import turn
 from scalerlt.launching.status import status
+from scalerlt.launching.under_way import under_way
 from scalerlt.records.base import now
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan, PlannedCell
@@ -123,6 +125,11 @@ def test_what_waits_or_runs_is_not_submitted_twice(three: SweepDirectory, mock_s
     [_, (submission, queue)] = submitted(three)
     assert [item.cells for item in queue.items] == [["b"]] and queue.tried == {"b": 1}
     assert [job.items for job in submission.jobs] == [[0]]
+    found = under_way(three, attempts_of(three, plan_of(three).cells), Jobs(Slurm(print)))
+    assert {cell_id: (cell.state, cell.job) for cell_id, cell in found.items()} == {
+        "b": ("queued", "13"),
+        "c": ("running", None),
+    }, "as a plan tells it"
     _, shown = run(three, settings_of(), retry=frozenset({"none"}))
     assert "not submitted: 3 cells" in shown and len(mock_slurm.calls("sbatch")) == 2
 
