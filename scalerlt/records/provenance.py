@@ -55,18 +55,26 @@ def another_code(runs: Mapping[str, Any], submitted: Mapping[str, Any]) -> str |
     """A note for the record when what runs is not the code that was submitted, else None.
 
     Args:
-        runs, submitted: as `provenance` tells them; where one of them knows no revision there is nothing to compare.
+        runs, submitted: as `provenance` tells them. What only one of them knows is not compared: an installed package
+            has no revision, and a login node may lack packages that the jobs have.
     """
-    if not runs.get("git_revision") or not submitted.get("git_revision"):
+    ran, sent = _code(runs), _code(submitted)
+    changed = [part for part in ran if part in sent and ran[part] != sent[part]]
+    if not changed:
         return None
-    if _code(runs) == _code(submitted):
-        return None
-    return f"the code was changed after it was submitted: {_code(runs)} runs, {_code(submitted)} was submitted"
+    now_runs, was_submitted = (", ".join(code[part] for part in changed) for code in (ran, sent))
+    return f"the code was changed after it was submitted: {now_runs} runs, {was_submitted} was submitted"
 
 
-def _code(told: Mapping[str, Any]) -> str:
-    changes = told.get("git_diff_sha256")
-    return f"{told['git_revision'][:10]}" + (f" with changes {changes[:10]}" if changes else "")
+def _code(told: Mapping[str, Any]) -> dict[str, str]:
+    """What can be compared, each as it is told."""
+    parts = {}
+    if told.get("git_revision"):
+        changes = told.get("git_diff_sha256")
+        parts["git"] = told["git_revision"][:10] + (f" with changes {changes[:10]}" if changes else "")
+    if told.get("version"):
+        parts["scalerlt"] = f"scalerlt {told['version']}"
+    return parts | {name: f"{name} {version}" for name, version in told.get("packages", {}).items()}
 
 
 @cache

@@ -1,6 +1,7 @@
 """Frozen cells whose experiment is one of the probes: the shipped default configuration with another `_target_`."""
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,12 @@ import yaml
 
 import scalerlt
 from scalerlt.records.cell import FrozenCell
+from scalerlt.worker.processes import search_path
 
 CONF = Path(scalerlt.__file__).resolve().parent / "conf"
+
+WITHOUT_TORCH = os.pathsep.join([str(Path(__file__).with_name("without_torch")), search_path()])
+"""The PYTHONPATH of children that compute nothing: to import torch is most of what a new interpreter does."""
 
 
 def option(group: str, name: str) -> dict[str, Any]:
@@ -67,3 +72,10 @@ def freeze(
         config=probe_config(probe, device, timeout_s, ranks) | ({"experiment": experiment} if experiment else {}),
     ).write(directory / "cell.yaml")
     return directory / "cell.yaml"
+
+
+def freeze_torchless(sweep: Path, probe: str, *, device: dict[str, Any] | None = None, **options: Any) -> Path:
+    """Write the frozen cell of one of the `torchless_probes`, whose processes import none; else as `freeze`."""
+    experiment = {"name": "probe", "_target_": f"worker.torchless_probes.{probe}", "warmup": 0, "repeats": 1}
+    without = {"env": {"PYTHONPATH": WITHOUT_TORCH}, **(device or {})}
+    return freeze(sweep, probe, device=without, experiment=experiment, **options)

@@ -4,16 +4,13 @@ import hashlib
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from worker.checkouts import git
 
 from scalerlt.measure.environment import environment, gpus, too_few_cpus
-from scalerlt.records.provenance import provenance
-
-
-def git(root: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    return subprocess.run(["git", "-C", root, *identity, *arguments], check=True, capture_output=True, text=True).stdout
+from scalerlt.records.provenance import another_code, provenance
 
 
 @pytest.fixture
@@ -53,6 +50,49 @@ def test_an_installed_package_has_its_version_alone(tmp_path: Path) -> None:
     facts = provenance(tmp_path)
     assert not [name for name in facts if name.startswith("git")]
     assert facts["version"] and facts["packages"]["pydantic"]
+
+
+CODE = {
+    "version": "1.2",
+    "packages": {"torch": "2.13.0", "numpy": "2.3"},
+    "git_revision": "a" * 40,
+    "git_dirty": True,
+    "git_diff_sha256": "c" * 64,
+}
+INSTALLED = {name: fact for name, fact in CODE.items() if not name.startswith("git")}
+
+
+@pytest.mark.parametrize(
+    ("runs", "submitted"),
+    [
+        (CODE, CODE),
+        (INSTALLED, INSTALLED),
+        (CODE, INSTALLED),
+        (INSTALLED, CODE),
+        (CODE, {}),
+        (CODE, {**INSTALLED, "git_revision": None, "git_fault": "no git here"}),
+        (CODE, {**CODE, "packages": {"numpy": "2.3"}}),
+    ],
+)
+def test_the_same_code_needs_no_note(runs: dict[str, Any], submitted: dict[str, Any]) -> None:
+    """What only one side knows is no difference."""
+    assert another_code(runs, submitted) is None
+
+
+@pytest.mark.parametrize(
+    ("runs", "submitted", "told"),
+    [
+        ({**CODE, "git_revision": "b" * 40}, CODE, f"{'b' * 10} with changes {'c' * 10} runs, {'a' * 10} with"),
+        ({**CODE, "git_diff_sha256": "d" * 64}, CODE, f"{'a' * 10} with changes {'d' * 10} runs, {'a' * 10} with"),
+        ({**CODE, "git_diff_sha256": None}, CODE, f"{'a' * 10} runs, {'a' * 10} with changes {'c' * 10} was"),
+        ({**INSTALLED, "version": "1.3"}, INSTALLED, "scalerlt 1.3 runs, scalerlt 1.2 was submitted"),
+        ({**INSTALLED, "version": "1.3"}, CODE, "scalerlt 1.3 runs, scalerlt 1.2 was submitted"),
+        ({**INSTALLED, "packages": {"torch": "2.14.0"}}, INSTALLED, "torch 2.14.0 runs, torch 2.13.0 was submitted"),
+        ({**CODE, "packages": {"torch": "2.14.0"}}, CODE, "torch 2.14.0 runs, torch 2.13.0 was submitted"),
+    ],
+)
+def test_another_code_is_told(runs: dict[str, Any], submitted: dict[str, Any], told: str) -> None:
+    assert (another_code(runs, submitted) or "").partition(": ")[2].startswith(told)
 
 
 def test_a_checkout_that_git_refuses_is_not_called_clean(checkout: Path) -> None:
