@@ -54,9 +54,8 @@ def environment(placed: Mapping[str, str] = MappingProxyType({})) -> dict[str, A
     }
 
 
-def too_few_cpus(threads: int, ranks: int = 1) -> str | None:
-    """A note for the record when this process may use fewer CPUs than the cell's ranks here have threads, else None."""
-    cpus = len(os.sched_getaffinity(0))
+def too_few_cpus(cpus: int, threads: int, ranks: int = 1) -> str | None:
+    """A note for the record when fewer CPUs may be used than the cell's ranks on a host have threads, else None."""
     if cpus >= threads * ranks:
         return None
     only = f"only {cpus} CPU{'s' if cpus > 1 else ''} may be used (affinity)"

@@ -132,6 +132,10 @@ class Record(Document):
     """SHA-256 of each file input, by its configuration key."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     environment: dict[str, Any] = Field(default_factory=dict)
+    """The host of the supervisor and of rank 0, as they were allowed to use it."""
+    hosts: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Of a cell of several nodes the same of each other host, by the name that Slurm gives it."""
     slurm: dict[str, Any] = Field(default_factory=dict)
-    """Of an attempt in a Slurm job: the job's id, its array, nodes and restarts, and what it was asked for."""
+    """Of an attempt in a Slurm job: the job's id, nodes and restarts, and its CPUs and GPUs on the first node
+    (`job_cpus`, `job_gpus`); of these the cell's own (`cpus`, `gpus`), and the slot that ran it."""
     ranks: list[RankReport] = Field(default_factory=list)

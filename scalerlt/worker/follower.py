@@ -6,9 +6,11 @@ It claims nothing and records nothing. Its ranks end with it, however it ends.
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from scalerlt.errors import UserError
 from scalerlt.measure.cgroup import oom_kills
+from scalerlt.measure.environment import environment
 from scalerlt.records.base import now
 from scalerlt.worker.beat import Beat, Heard
 from scalerlt.worker.nodes import ORDERS_FILE, REPORT_FILE, Orders, Place, RankNews, Report
@@ -58,6 +60,7 @@ class _Here:
     node: int
     report: Report = field(default_factory=Report)
     """Never changed but replaced: the beat's thread reads it at any moment."""
+    _environment: dict[str, Any] = field(default_factory=environment)
     _spawner: Spawner = field(default_factory=Spawner)
     _running: dict[int, int] = field(default_factory=dict)
     """Rank by pid."""
@@ -72,6 +75,7 @@ class _Here:
         if orders.attempt != self._attempt or orders.over:
             self.end_all()
             self._attempt, self._signals, self._news, self._oom_kills = orders.attempt, 0, {}, oom_kills()
+            self._environment = environment()
         for job in (Job(**plain) for plain in orders.jobs):
             if job.node == self.node and job.rank not in self._news:
                 self._start(job)
@@ -121,4 +125,4 @@ class _Here:
         self._news[rank] = before.model_copy(update=seen)
 
     def _tell(self) -> None:
-        self.report = Report(attempt=self._attempt, ranks=list(self._news.values()))
+        self.report = Report(attempt=self._attempt, ranks=list(self._news.values()), environment=self._environment)

@@ -75,6 +75,8 @@ class Report(Message):
 
     attempt: int = 0
     ranks: list[RankNews] = Field(default_factory=list)
+    environment: dict[str, Any] = Field(default_factory=dict)
+    """The node as the attempt found it (measure.environment)."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,11 @@ class Leader:
         current = report is not None and report.attempt == self._orders.attempt
         return heard, {news.rank: news for news in report.ranks} if report is not None and current else {}
 
+    def environment(self, node: int) -> dict[str, Any]:
+        """What a node has told of itself for this attempt; empty when it has told nothing."""
+        report = self._heard[node].latest
+        return report.environment if report is not None and report.attempt == self._orders.attempt else {}
+
     def _order(self, **changed: Any) -> None:
         self._orders = self._orders.model_copy(update=changed)  # a new one: the beat's thread reads it at any moment
         self._beat.tell()
@@ -190,6 +197,8 @@ class EveryNode:
         self._here = Spawner()
         self._elsewhere: dict[int, int] = {}
         """Node by rank, of those that were not reported as ended."""
+        self._nodes: set[int] = set()
+        """All others that were told to start a rank."""
         self._last: dict[int, Sight] = {}
 
     def start(self, job: Job) -> int:
@@ -197,6 +206,7 @@ class EveryNode:
         if job.node == 0:
             return self._here.start(job)
         self._elsewhere[job.rank] = job.node
+        self._nodes.add(job.node)
         self._last[job.rank] = Sight(self._leader.hosts[job.node], None, 0, 0)
         self._leader.start(job)
         return -job.rank
@@ -226,6 +236,11 @@ class EveryNode:
     def heard_from_all(self, since: float) -> bool:
         """Whether each other node that has ranks has told of them since a moment of the monotonic clock."""
         return all(self._leader.heard(node)[0].was_written_since(since) for node in set(self._elsewhere.values()))
+
+    def environments(self) -> dict[str, dict[str, Any]]:
+        """Of each other node that has or had ranks what it has told of itself."""
+        told = {self._leader.hosts[node]: self._leader.environment(node) for node in sorted(self._nodes)}
+        return {host: environment for host, environment in told.items() if environment}
 
     def _ends(self, node: int) -> list[Exit]:
         heard, news = self._leader.heard(node)

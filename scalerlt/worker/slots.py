@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 LOOK_SECONDS = 0.2
 T = TypeVar("T")
@@ -32,6 +32,11 @@ class Share:
         """The variables that its processes get."""
         return {} if self.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)}
 
+    def plain(self) -> dict[str, Any]:
+        """The share as a record holds it."""
+        gpus = None if self.gpus is None else list(self.gpus)
+        return {"slot": self.number, "cpus": sorted(self.cpus), "gpus": gpus}
+
 
 def shares(slots: int, cpus: Sequence[int], gpus: Sequence[str] | None) -> list[Share]:
     """Divide a job's CPUs and GPUs among its slots, in their order.
@@ -54,9 +59,9 @@ def usable_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0), key=lambda cpu: (*map(partial(_topology, cpu), _CORE), cpu))
 
 
-def visible_gpus() -> list[str] | None:
+def visible_gpus(variables: Mapping[str, str] = os.environ) -> list[str] | None:
     """The GPUs that CUDA_VISIBLE_DEVICES names, UUIDs and MIG instances as they are; None when it is not set."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    named = variables.get("CUDA_VISIBLE_DEVICES")
     return None if named is None else [name.strip() for name in named.split(",") if name.strip()]
 
 

@@ -17,13 +17,14 @@ from scalerlt.measure.environment import gpus
 from scalerlt.records.base import UnreadableDocument
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.lease import STALE_AFTER_SECONDS
-from scalerlt.records.queue import QueueItem
+from scalerlt.records.queue import Asked, QueueItem
 from scalerlt.records.record import Record, Verdict
 from scalerlt.records.store import CellClaimed
 from scalerlt.worker.ending import CellEnd, JobEnd, Signals
 from scalerlt.worker.follower import follow
 from scalerlt.worker.fork_server import ForkServer, preloaded
 from scalerlt.worker.nodes import Leader, Place
+from scalerlt.worker.shortfall import of_job
 from scalerlt.worker.slots import LOOK_SECONDS, Company, Neighbours, Share, shares, usable_cpus, visible_gpus
 from scalerlt.worker.slurm import SlurmJob
 from scalerlt.worker.supervisor import Placement, Supervisor
@@ -91,6 +92,7 @@ class JobRun:
         self.job = SlurmJob.of_this_process()
         self.work = WorkQueue(path, self.job, only, reconcile)
         self.queue = self.work.queue
+        self.asked = _asked(self.queue.asked)
         self.finished = finished
         self.nodes = nodes
         self.neighbours = Neighbours()
@@ -118,13 +120,11 @@ class JobRun:
     def _slots(self) -> list["Slot"]:
         cpus, gpus = usable_cpus(), self._gpus()
         divided = shares(self.queue.slots, cpus, gpus)
-        notes = _too_few(self.queue.asked.cpus, len(cpus), "CPU", "SLURM_CPUS_PER_TASK")
-        if gpus is not None:
-            notes += _too_few(self.queue.asked.gpus, len(gpus), "GPU", "SLURM_GPUS_ON_NODE")
+        notes = of_job(self.asked, len(cpus), None if gpus is None else len(gpus))
         if len(divided) < self.queue.slots:
             notes.append(f"{len(divided)} cells at a time instead of {self.queue.slots}: there are no more GPUs")
-        facts = {**self.job.plain(), "cpus": cpus, "gpus": gpus, "slots": len(divided)}
-        return [Slot(self, share, {**facts, "slot": share.number}, notes) for share in divided]
+        facts = {**self.job.plain(), "job_cpus": cpus, "job_gpus": gpus, "slots": len(divided)}
+        return [Slot(self, share, {**facts, **share.plain()}, notes) for share in divided]
 
     def _gpus(self) -> list[str] | None:
         """The job's GPUs; None when no cell needs one."""
@@ -242,6 +242,7 @@ class Slot(threading.Thread):
             environment=self._share.environment,
             slurm=facts,
             notes=self._notes,
+            asked=self._job.asked,
             submitted=self._job.queue.provenance,
             beside=company.tell,
         )
@@ -272,11 +273,8 @@ def _got_further(record: Record) -> bool:
     return record.verdict is not Verdict.PREEMPTED or record.slurm.get("saved") is True
 
 
-def _too_few(asked: int | None, found: int, what: str, variable: str) -> list[str]:
-    """A note when a job has fewer CPUs or GPUs than it was asked for."""
-    given = os.environ.get(variable, "")
-    wanted = asked if asked is not None else int(given) if given.isdigit() else 0
-    if found >= wanted:
-        return []
-    plural = "s" if found != 1 else ""
-    return [f"the job may use {found} {what}{plural}, fewer than the {wanted} that it was asked for"]
+def _asked(asked: Asked) -> Asked:
+    """What each node was asked for; where the cluster's default holds, what Slurm says that it gave."""
+    given = {"cpus": os.environ.get("SLURM_CPUS_PER_TASK", ""), "gpus": os.environ.get("SLURM_GPUS_ON_NODE", "")}
+    told = {name: int(number) for name, number in given.items() if number.isdigit()}
+    return asked.model_copy(update={name: number for name, number in told.items() if getattr(asked, name) is None})

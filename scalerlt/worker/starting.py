@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from scalerlt.errors import UserError
 from scalerlt.measure.environment import gpus
@@ -113,6 +113,10 @@ class Starter(Protocol):
         """Whether `wait` has told of all ends up to a moment of the monotonic clock."""
         ...
 
+    def environments(self) -> dict[str, dict[str, Any]]:
+        """Of each other host that has or had ranks what it has told of itself (measure.environment), by its name."""
+        ...
+
 
 class OnThisHost:
     """What a starter does with children of its own host."""
@@ -135,6 +139,10 @@ class OnThisHost:
     def heard_from_all(self, since: float) -> bool:
         """An end on this host is known at once."""
         return True
+
+    def environments(self) -> dict[str, dict[str, Any]]:
+        """There are no other hosts."""
+        return {}
 
     def forget(self, exits: list[Exit]) -> list[Exit]:
         """Look at children that have ended no more: their pids may come again."""

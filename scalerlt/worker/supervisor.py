@@ -18,6 +18,7 @@ from scalerlt.records.base import finite, now, write_atomically
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.lease import Lease
 from scalerlt.records.provenance import another_code, provenance
+from scalerlt.records.queue import Asked
 from scalerlt.records.record import Record
 from scalerlt.records.store import ENVIRONMENT_FILE, LEASE_FILE, RECORD_FILE, CellDirectory
 from scalerlt.schema import Cell, load_cell
@@ -26,6 +27,7 @@ from scalerlt.worker.fork_server import ForkServer, preloaded
 from scalerlt.worker.mirror import Mirror, mirror_of
 from scalerlt.worker.nodes import Leader
 from scalerlt.worker.ranks import jobs_of
+from scalerlt.worker.shortfall import of_hosts
 from scalerlt.worker.starting import Spawner, Starter
 from scalerlt.worker.verdict import INTERRUPTED, Outcome, Rank, of_error
 from scalerlt.worker.watch import Flag, Glimpse, Preemption, Watch
@@ -41,6 +43,7 @@ class Placement:
         environment: variables that its processes have beside the job's own.
         slurm: what the record says of the job.
         notes: what a reader of the numbers should know of it.
+        asked: what each of its nodes was asked for.
         submitted: the code that was submitted, as records.provenance tells it.
         beside: the cells that the job has run meanwhile; asked when the attempt has ended.
     """
@@ -48,6 +51,7 @@ class Placement:
     environment: Mapping[str, str] = field(default_factory=dict)
     slurm: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    asked: Asked = field(default_factory=Asked)
     submitted: Mapping[str, Any] = field(default_factory=dict)
     beside: Callable[[], list[str]] = list
 
@@ -113,7 +117,10 @@ class Supervisor:
             watch = Watch(attempt.path, starter, attempt.lease, cell.resources.timeout_s, stop, preempt, on_event)
             attempt.ranks = watch.ranks
             first = self._nodes.hosts[0] if self._nodes is not None and cell.parallel.nodes > 1 else None
-            outcome = watch.run(jobs_of(cell, cell_file, attempt.path, first, placement.environment))
+            try:
+                outcome = watch.run(jobs_of(cell, cell_file, attempt.path, first, placement.environment))
+            finally:
+                attempt.add_hosts(cell, starter.environments())
             if starter is self._server and not self._server.is_alive:
                 attempt.notes.append("the fork server died, and the cell with it")
         except KeyboardInterrupt:
@@ -165,13 +172,19 @@ class _Attempt:
 
     def collect_facts(self, cell: Cell, code: dict[str, Any]) -> None:
         """Note on what machine the attempt runs, and what code, in environment.json too."""
-        self.facts = {"environment": environment(self.placement.environment), "provenance": code}
+        here = environment(self.placement.environment)
+        self.facts = {"environment": here, "provenance": code}
         found = (
-            too_few_cpus(cell.device.threads, cell.parallel.ranks_per_node),
+            too_few_cpus(len(here["affinity"]), cell.device.threads, cell.parallel.ranks_per_node),
             another_code(code, self.placement.submitted),
         )
         self.notes = [*self.placement.notes, *filter(None, found)]
         write_atomically(self.path / ENVIRONMENT_FILE, json.dumps(finite(self.facts), indent=1) + "\n")
+
+    def add_hosts(self, cell: Cell, hosts: dict[str, dict[str, Any]]) -> None:
+        """Note what the other hosts of its ranks have told of themselves."""
+        self.facts["hosts"] = hosts
+        self.notes += of_hosts(hosts, cell, self.placement.asked)
 
     def record(self, outcome: Outcome) -> Record:
         """Write record.json, and remove the journals that it was made from; a mirror may delay both by seconds."""

@@ -153,10 +153,6 @@ def saves_slowly(cell: Cell, recorder: Recorder) -> None:
     raise Preempted("saved after step 1")
 
 
-def shows_its_gpu(cell: Cell, recorder: Recorder) -> None:
-    recorder.metric("gpu", os.environ["CUDA_VISIBLE_DEVICES"])
-
-
 def waits_for_a_file(cell: Cell, recorder: Recorder) -> None:
     """Ends once `go` lies beside the cell: tests decide when."""
     recorder.metric("began", time.monotonic(), "s")
@@ -182,6 +178,8 @@ def all_reduces(cell: Cell, recorder: Recorder) -> None:
     dist.all_reduce(total)
     recorder.metric("total", float(total))
     recorder.metric("rank", dist.get_rank())
+    for step in (1, 2):
+        recorder.series(rank=dist.get_rank(), step=step)
     dist.destroy_process_group()
 
 
@@ -203,18 +201,6 @@ def second_rank_raises(cell: Cell, recorder: Recorder) -> None:
         if dist.get_rank() == 1:
             raise ValueError("only here")
         dist.all_reduce(torch.ones(1))
-
-
-def reduces_on_and_on(cell: Cell, recorder: Recorder) -> None:
-    """Until a rank is gone: then the others fail, and the record is to say why."""
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    recorder.metric("pid", os.getpid())
-    with recorder.phase("all_reduce"):
-        while True:
-            dist.all_reduce(torch.ones(1))
-            time.sleep(0.05)
 
 
 def _resident() -> int:

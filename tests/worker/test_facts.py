@@ -128,6 +128,6 @@ def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_too_few_cpus() -> None:
-    cpus = len(os.sched_getaffinity(0))
-    assert too_few_cpus(cpus) is None
-    assert f"device.threads={cpus + 1}" in (too_few_cpus(cpus + 1) or "")
+    assert too_few_cpus(4, 4) is None and too_few_cpus(4, 2, ranks=2) is None
+    assert too_few_cpus(1, 2) == "only 1 CPU may be used (affinity), fewer than device.threads=2"
+    assert too_few_cpus(3, 2, ranks=2) == "only 3 CPUs may be used (affinity), fewer than device.threads=2 of 2 ranks"

@@ -13,17 +13,18 @@ from pathlib import Path
 
 import psutil
 import pytest
-from worker.frozen import freeze, option
+from worker.frozen import freeze, freeze_torchless, option
 
 from scalerlt.errors import UserError
 from scalerlt.records.journal import Journal
+from scalerlt.records.queue import Asked
 from scalerlt.records.record import Record, Verdict
 from scalerlt.worker import beat
 from scalerlt.worker.beat import Beat, Heard, Message
 from scalerlt.worker.nodes import Leader, Place, hosts_of
 from scalerlt.worker.processes import search_path
 from scalerlt.worker.starting import Job
-from scalerlt.worker.supervisor import Supervisor
+from scalerlt.worker.supervisor import Placement, Supervisor
 
 HOSTS = ("localhost", "second-node")
 TASK = """
@@ -45,10 +46,12 @@ with Leader(folder, place.hosts) as leader:
 
 
 @contextmanager
-def task(folder: Path, node: int, *cells: Path, beat_seconds: float = 2.0) -> Iterator[subprocess.Popen[bytes]]:
-    """The task of one node, in a process of its own."""
+def task(
+    folder: Path, node: int, *cells: Path, beat_seconds: float = 1.0, first: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The task of one node, in a process of its own; `first` are statements that it runs before."""
     running = subprocess.Popen(
-        [sys.executable, "-c", TASK, str(folder), str(node), str(beat_seconds), *map(str, cells)],
+        [sys.executable, "-c", first + TASK, str(folder), str(node), str(beat_seconds), *map(str, cells)],
         env={**os.environ, "PYTHONPATH": search_path()},
     )
     try:
@@ -96,14 +99,10 @@ def run_until_met(
 
 def test_two_nodes_with_two_ranks_each(tmp_path: Path) -> None:
     chosen = {**option("experiment", "all_reduce"), "bytes": "8KiB", "warmup": 0, "repeats": 2}
-    cells = [
-        freeze(tmp_path / "s", "all_reduce", ranks=(2, 2), experiment=chosen, timeout_s=None),
-        freeze(tmp_path / "s", "second_rank_raises", ranks=(2, 1), timeout_s=None),
-    ]
+    cell_file = freeze(tmp_path / "s", "all_reduce", ranks=(2, 2), experiment=chosen, timeout_s=None)
     with task(tmp_path / "talk", 1) as follower:
         with Leader(tmp_path / "talk", HOSTS) as leader:
-            supervisor = Supervisor(nodes=leader)
-            record, failed = (supervisor.run(cell_file) for cell_file in cells)
+            record = Supervisor(nodes=leader).run(cell_file)
         assert follower.wait(timeout=30) == 0, "it is told that there will be no more"
     assert (record.verdict, record.reason, record.start) == (Verdict.MEASURED, None, "spawn")
     assert record.metrics["ranks"].value == 4 and record.metrics["sum_errors"].value == 0
@@ -113,14 +112,34 @@ def test_two_nodes_with_two_ranks_each(tmp_path: Path) -> None:
         assert (rank.exit_code, rank.signal) == (0, None)
         assert rank.ended and rank.experiment_seconds and (rank.rss_peak_bytes or 0) > 50 * 2**20
     assert all(rank.metrics["sum_errors"].value == 0 for rank in record.ranks[1:])
-    assert not [path for path in (cells[0].parent / "attempt-001").iterdir() if path.name.startswith(".")]
+    assert not [path for path in (cell_file.parent / "attempt-001").iterdir() if path.name.startswith(".")]
 
+
+def test_the_rank_that_raised_is_named_and_what_each_node_had(tmp_path: Path) -> None:
+    """The second may use one CPU alone. Rank 0, which fails because its partner is gone, is seen to fail first."""
+    probes = ("second_rank_raises", "ends")
+    cells = [freeze_torchless(tmp_path / "s", probe, ranks=(2, 1), device={"threads": 2}) for probe in probes]
+    cut = "import os; os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})\n"
+    with task(tmp_path / "talk", 1, first=cut), Leader(tmp_path / "talk", HOSTS) as leader:
+        supervisor, placement = Supervisor(nodes=leader), Placement(asked=Asked(cpus=2))
+        failed, measured = (supervisor.run(cell_file, placement=placement) for cell_file in cells)
     assert (failed.verdict, failed.reason) == (Verdict.FAILED, "rank 1 on second-node: ValueError: only here")
     assert [rank.host for rank in failed.ranks] == ["localhost", "second-node"]
+    assert measured.verdict is Verdict.MEASURED
+    for record in (failed, measured):
+        assert record.environment["affinity"] == sorted(os.sched_getaffinity(0))
+        assert list(record.hosts) == ["second-node"]
+        there = record.hosts["second-node"]
+        assert there["affinity"] == [max(os.sched_getaffinity(0))] and there.keys() == record.environment.keys()
+        assert [note for note in record.notes if note.startswith("second-node: ")] == [
+            "second-node: only 1 CPU may be used (affinity), fewer than device.threads=2",
+            "second-node: the job may use 1 CPU, fewer than the 2 that it was asked for",
+        ]
+    assert measured.ranks[1].metrics["affinity"].value == 1
 
 
 def test_a_killed_rank_of_another_node_is_named(tmp_path: Path) -> None:
-    cell_file = freeze(tmp_path / "s", "reduces_on_and_on", ranks=(2, 2), timeout_s=None)
+    cell_file = freeze_torchless(tmp_path / "s", "waits_for_the_others", ranks=(2, 2), timeout_s=None)
     with task(tmp_path / "talk", 1), Leader(tmp_path / "talk", HOSTS) as leader:
         record, met, seconds = run_until_met(leader, cell_file, 4, lambda found: os.kill(found[3], signal.SIGKILL))
     assert record.verdict is Verdict.KILLED
@@ -132,35 +151,37 @@ def test_a_killed_rank_of_another_node_is_named(tmp_path: Path) -> None:
 
 
 def test_a_node_that_vanishes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beat, "BEAT_SECONDS", 0.7)
-    cell_file = freeze(tmp_path / "s", "reduces_on_and_on", ranks=(2, 1), timeout_s=None)
+    monkeypatch.setattr(beat, "BEAT_SECONDS", 0.4)
+    cell_file = freeze_torchless(tmp_path / "s", "waits_for_the_others", ranks=(2, 1), timeout_s=None)
     with (
-        task(tmp_path / "talk", 1, beat_seconds=0.7) as follower,
+        task(tmp_path / "talk", 1, beat_seconds=0.4) as follower,
         Leader(tmp_path / "talk", HOSTS) as leader,
     ):
         record, met, _ = run_until_met(leader, cell_file, 2, lambda _: follower.kill())
     assert record.verdict is Verdict.KILLED
-    assert (record.reason or "").startswith("rank 1 on second-node: its node has given no sign of life for 7 s (phase")
+    assert (record.reason or "").startswith("rank 1 on second-node: its node has given no sign of life for 4 s (phase")
     assert record.failure is not None and record.failure.type == "NodeLost"
     assert all(gone(pid) for pid in met), "the kernel ends a rank whose task is gone"
+    assert record.hosts["second-node"]["affinity"], "what it had told of itself stays"
 
 
 def test_a_node_that_never_comes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beat, "BEAT_SECONDS", 0.2)
     monkeypatch.setattr(beat, "UNHEARD_BEATS", 5)
-    cell_file = freeze(tmp_path / "s", "hangs", ranks=(2, 1))
+    cell_file = freeze_torchless(tmp_path / "s", "hangs", ranks=(2, 1))
     with Leader(tmp_path / "talk", HOSTS) as leader:
         record = Supervisor(nodes=leader).run(cell_file)
     assert record.verdict is Verdict.KILLED
     assert record.reason == "rank 1 on second-node: its node has not answered within 1 s (phase start)"
     assert record.ranks[0].signal in (signal.SIGTERM, signal.SIGKILL) and record.ranks[1].pid is None
+    assert record.hosts == {}
 
 
 def test_without_its_leader_a_follower_ends_its_ranks(tmp_path: Path) -> None:
-    cell_file = freeze(tmp_path / "s", "reduces_on_and_on", ranks=(2, 1), timeout_s=None)
+    cell_file = freeze_torchless(tmp_path / "s", "waits_for_the_others", ranks=(2, 1), timeout_s=None)
     with (
-        task(tmp_path / "talk", 1, beat_seconds=0.7) as follower,
-        task(tmp_path / "talk", 0, cell_file, beat_seconds=0.7) as leader,
+        task(tmp_path / "talk", 1, beat_seconds=0.4) as follower,
+        task(tmp_path / "talk", 0, cell_file, beat_seconds=0.4) as leader,
     ):
         wait_for(lambda: len(pids(cell_file, 2)) == 2)
         met = pids(cell_file, 2)
@@ -171,8 +192,8 @@ def test_without_its_leader_a_follower_ends_its_ranks(tmp_path: Path) -> None:
 
 def test_stop_and_time_limit_reach_the_other_nodes(tmp_path: Path) -> None:
     stop = threading.Event()
-    cell_file = freeze(tmp_path / "s", "hangs", ranks=(2, 1), timeout_s=None, cell_id="stopped")
-    limited = freeze(tmp_path / "s", "hangs", ranks=(2, 1), timeout_s=8.0)
+    cell_file = freeze_torchless(tmp_path / "s", "hangs", ranks=(2, 1), timeout_s=None, cell_id="stopped")
+    limited = freeze_torchless(tmp_path / "s", "hangs", ranks=(2, 1), timeout_s=2.0)
 
     def look(_: object) -> None:
         journals = [Journal.of(cell_file.parent / "attempt-001", rank) for rank in range(2)]
@@ -192,7 +213,7 @@ def test_stop_and_time_limit_reach_the_other_nodes(tmp_path: Path) -> None:
 
 def test_a_rank_that_cannot_be_started_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here because its node sees no such folder."""
-    cell_file = freeze(tmp_path / "s", "hangs", ranks=(2, 1), timeout_s=None)
+    cell_file = freeze_torchless(tmp_path / "s", "hangs", ranks=(2, 1), timeout_s=None)
 
     def elsewhere(job: Job) -> dict[str, object]:
         return {**asdict(job), "attempt": "/no/such/folder"}
@@ -207,7 +228,7 @@ def test_a_rank_that_cannot_be_started_is_named(tmp_path: Path, monkeypatch: pyt
 
 def test_a_cell_of_more_nodes_than_the_job_has(tmp_path: Path) -> None:
     with Leader(tmp_path / "talk", HOSTS) as leader:
-        record = Supervisor(nodes=leader).run(freeze(tmp_path / "s", "hangs", ranks=(3, 1)))
+        record = Supervisor(nodes=leader).run(freeze_torchless(tmp_path / "s", "hangs", ranks=(3, 1)))
     assert record.verdict is Verdict.FAILED
     assert "parallel.nodes=3 needs a job of as many nodes, and this one has 2" in (record.reason or "")
 

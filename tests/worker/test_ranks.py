@@ -28,6 +28,8 @@ def test_two_ranks_reduce_over_gloo(supervisor: Supervisor, tmp_path: Path) -> N
     assert record.ranks[1].metrics["rank"].value == 1
     assert record.ranks[0].pid != record.ranks[1].pid
     assert {rank.host for rank in record.ranks} == {record.environment["host"]}
+    written = (cell_file.parent / "attempt-001" / "series.jsonl").read_text()
+    assert written.splitlines() == ['{"rank": 0, "step": 1}', '{"rank": 0, "step": 2}'], "rank 0 alone writes series"
     names = {path.name for path in (cell_file.parent / "attempt-001").iterdir()}
     assert {"stdout.log", "stderr.log", "stdout-rank1.log", "stderr-rank1.log"} <= names
 

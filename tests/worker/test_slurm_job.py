@@ -9,13 +9,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from worker.frozen import freeze
+from worker.frozen import freeze, freeze_torchless
 from worker.job_sweep import FakeSlurm, make_queue, once, records
 
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.queue import Asked, Queue
 from scalerlt.records.record import Record, Verdict
 from scalerlt.records.store import CellDirectory, SweepDirectory
+from scalerlt.worker import slurm_job
 from scalerlt.worker.slurm import SlurmJob
 from scalerlt.worker.slurm_job import work_through
 from scalerlt.worker.supervisor import Supervisor
@@ -180,28 +181,26 @@ def test_fewer_cpus_and_another_code_are_noted(slurm: FakeSlurm, tmp_path: Path)
     sweep = tmp_path / "sweep"
     asked = Asked(cpus=len(os.sched_getaffinity(0)) + 1)
     queue = make_queue(sweep, [{"a": "nothing"}], asked=asked)
-    submitted = {"git_revision": "0" * 40, "git_diff_sha256": None}
+    submitted = {"version": "0.0.0", "packages": {"numpy": "0.0.1"}}
     Queue.read(queue).model_copy(update={"provenance": submitted}).write(queue)
     work_through(str(queue))
     (record,) = records(sweep, "a")
     assert any(f"fewer than the {asked.cpus} that it was asked for" in note for note in record.notes)
-    assert any("0000000000 was submitted" in note for note in record.notes) == bool(
-        record.provenance.get("git_revision")
-    )
-    assert record.slurm["cpus"] == sorted(os.sched_getaffinity(0))
+    assert any("scalerlt 0.0.0, numpy 0.0.1 was submitted" in note for note in record.notes)
+    assert record.slurm["job_cpus"] == record.slurm["cpus"] == sorted(os.sched_getaffinity(0))
 
 
-def test_each_slot_has_its_gpu(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable is set before the interpreter starts; MIG instances are named as they are."""
+def test_each_slot_has_its_gpu_and_its_cpus(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both before the interpreter starts; MIG instances are named as they are."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-aa/1/0,GPU-bb")
     sweep = tmp_path / "sweep"
     queue = make_queue(
         sweep,
-        [{"a": "shows_its_gpu"}, {"b": "shows_its_gpu"}],
+        [{"a": "shows_its_share"}, {"b": "shows_its_share"}],
         slots=2,
         asked=Asked(gpus=3),
         axes={"device": "cuda"},
-        cells=lambda cell_id, probe: freeze(sweep, probe, cell_id=cell_id, device={"env": {"SCALERLT_PROBE": "1"}}),
+        cells=lambda cell_id, probe: freeze_torchless(sweep, probe, cell_id=cell_id),
     )
     work_through(str(queue))
     found = [records(sweep, cell)[0] for cell in "ab"]
@@ -209,6 +208,26 @@ def test_each_slot_has_its_gpu(slurm: FakeSlurm, tmp_path: Path, monkeypatch: py
     for record in found:
         assert record.environment["variables"]["CUDA_VISIBLE_DEVICES"] == record.metrics["gpu"].value
         assert any("the job may use 2 GPUs, fewer than the 3" in note for note in record.notes)
+        assert record.slurm["gpus"] == [record.metrics["gpu"].value]
+        assert record.slurm["job_gpus"] == ["MIG-aa/1/0", "GPU-bb"]
+        assert ",".join(map(str, record.slurm["cpus"])) == record.metrics["cpus"].value
+        assert record.slurm["cpus"] == record.environment["affinity"]
+    if len(job_cpus := os.sched_getaffinity(0)) > 1:
+        first, second = (set(record.slurm["cpus"]) for record in found)
+        assert not first & second and first | second == job_cpus
+
+
+def test_each_slot_takes_its_cpus(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where this machine has too few to tell by."""
+    taken: dict[str, set[int]] = {}
+    monkeypatch.setattr(slurm_job, "usable_cpus", lambda: [4, 6, 5])
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: taken.update({threading.current_thread().name: cpus}))
+    sweep = tmp_path / "sweep"
+    work_through(str(make_queue(sweep, [{"a": "nothing"}], slots=2)))
+    assert taken == {"slot-0": {4}, "slot-1": {6, 5}}
+    (record,) = records(sweep, "a")
+    assert set(record.slurm["cpus"]) == taken[f"slot-{record.slurm['slot']}"]
+    assert record.slurm["job_cpus"] == [4, 6, 5]
 
 
 class TestEnding:
