@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from experiments.small_training import SMALL, reward_of_the_text
 from schema.plain_config import plain_config
 
 from scalerlt.errors import UserError
@@ -22,33 +23,20 @@ from scalerlt.records.recorder import Recorder
 from scalerlt.records.samples import read_samples
 from scalerlt.schema import Cell, load_cell
 
-SMALL = {
-    "model.weights": None,
-    "batch.prompts_per_step": 3,
-    "batch.group_size": 4,
-    "batch.minibatch_responses": 6,
-    "batch.rollout_concurrency": 12,
-    "rollout.max_new_tokens": 6,
-    "rollout.ignore_eos": False,
-    "experiment.steps": 4,
-    "experiment.evaluate_every": 2,
-    "experiment.eval_problems": 5,
-    "experiment.save_every": 1,
+CHOSEN = SMALL | {
     "experiment.checkpoint_every": 1,
     "experiment.keep_last": 9,
-    "optimizer.learning_rate": 1e-2,
 }
 
 
 def make_cell(values: dict[str, Any] | None = None, **options: str) -> Cell:
     chosen = {"experiment": "gsm8k_reward", "algorithm": "grpo", **options}
-    return load_cell(plain_config(SMALL | (values or {}), **chosen))
+    return load_cell(plain_config(CHOSEN | (values or {}), **chosen))
 
 
 @pytest.fixture(autouse=True)
 def _rewards_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random weights answer nothing right: reward a property of the text, so that there is something to learn."""
-    monkeypatch.setattr(Answer, "reward", property(lambda self: float(sum(self.response.tokens) % 2 == 0)))
+    monkeypatch.setattr(Answer, "reward", property(reward_of_the_text))
 
 
 def attempt(directory: Path, number: int) -> Path:

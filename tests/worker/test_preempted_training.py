@@ -3,10 +3,13 @@
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from experiments.small_training import SMALL
 from schema.plain_config import plain_config
 from worker.job_sweep import FakeSlurm, make_queue, once, records
 
@@ -14,32 +17,34 @@ from scalerlt.models.checkpoint import load_hf
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.record import Verdict
 from scalerlt.records.samples import read_samples
+from scalerlt.worker.fork_server import ForkServer
 from scalerlt.worker.slurm_job import work_through
 from scalerlt.worker.supervisor import Supervisor
 
-SMALL = {
-    "model.weights": None,
-    "batch.prompts_per_step": 3,
-    "batch.group_size": 4,
-    "batch.minibatch_responses": 6,
-    "batch.rollout_concurrency": 12,
-    "rollout.max_new_tokens": 6,
-    "rollout.ignore_eos": False,
-    "experiment.steps": 4,
-    "experiment.evaluate_every": 2,
-    "experiment.eval_problems": 5,
-    "experiment.save_every": 1,
+CHOSEN = SMALL | {
     "experiment.checkpoint_every": 0,
     "experiment.keep_last": 0,
     "experiment.keep_best": 0,
-    "optimizer.learning_rate": 1e-2,
 }
 TIMES = ("_s/", "seconds", "per_second", "bandwidth")
 """Parts of the names of columns that time goes into."""
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    """In the place of the session's: it has what every optimizer's first step would else import, for seconds."""
+    with ForkServer(["torch._dynamo", "worker.training_probes"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def second_server(server: ForkServer) -> ForkServer:
+    """The same: the jobs here have one slot."""
+    return server
+
+
 def freeze_training(sweep: Path, cell_id: str, probe: str, values: dict[str, Any], **options: str) -> Path:
-    config = plain_config(SMALL | values, experiment="gsm8k_reward", algorithm="grpo", **options)
+    config = plain_config(CHOSEN | values, experiment="gsm8k_reward", algorithm="grpo", **options)
     config["experiment"]["_target_"] = f"worker.training_probes.{probe}"
     config["device"]["threads"] = 1
     config["resources"] = {"timeout_s": None}

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from experiments.small_training import reward_of_the_text
+
 from scalerlt.experiments import gsm8k_reward, resume
 from scalerlt.experiments.answers import Answer
 from scalerlt.experiments.gsm8k_reward import Training
@@ -43,7 +45,6 @@ def dies_while_saving(cell: Cell, recorder: Recorder) -> None:
 
 
 def _run(cell: Cell, recorder: Recorder) -> None:
-    # random weights answer nothing right: reward a property of the text, so that there is something to learn
-    Answer.reward = property(lambda self: float(sum(self.response.tokens) % 2 == 0))  # type: ignore[assignment]
+    Answer.reward = property(reward_of_the_text)  # type: ignore[assignment]
     bandwidth.COPIED_BYTES = {"cpu": 2**16}
     gsm8k_reward.run(cell, recorder)
