@@ -5,37 +5,28 @@ Hydra could treat in another way than by setting it (an addition, a deletion, an
 interpolation refers to) is left to Hydra, so the result is always Hydra's own.
 """
 
-import copy
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hydra._internal.config_repository import ConfigRepository
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigResult
-from hydra.types import RunMode
 from omegaconf import AnyNode, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from scalerlt.errors import RequestErrors
-from scalerlt.planning.presets import check_preset
+from scalerlt.planning.loader import Loader, one_line
 from scalerlt.planning.progress import with_progress
 
-CONFIG_NAME = "config"
 Combination = tuple[str, ...]
 """The overrides of one cell, each a single choice or value."""
 _SIMPLE_KEY = re.compile(r"\w+(\.\w+)*")
 
 
 def compose_all(
-    loader: ConfigLoader, common: list[str], combinations: Sequence[Combination]
+    loader: Loader, common: list[str], combinations: Sequence[Combination]
 ) -> dict[Combination, dict[str, Any]]:
     """The configuration of each combination as plain data, interpolations resolved, in the given order.
 
@@ -60,14 +51,6 @@ def compose_all(
     return composed
 
 
-def load(loader: ConfigLoader, overrides: list[str]) -> DictConfig:
-    """Hydra's own composition; what is wrong becomes RequestErrors."""
-    try:
-        return loader.load_configuration(CONFIG_NAME, overrides=overrides, run_mode=RunMode.RUN)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise RequestErrors([one_line(error)]) from error
-
-
 def plain(config: DictConfig) -> dict[str, Any]:
     """A configuration without Hydra's part as plain data, interpolations resolved."""
     return resolved(_without_hydra(config))
@@ -83,44 +66,6 @@ def resolved(config: DictConfig, *, throw_on_missing: bool = True) -> dict[str, 
         raise RequestErrors(["the configuration holds an interpolation that refers to itself"]) from error
     assert isinstance(content, dict)
     return {str(key): value for key, value in content.items()}
-
-
-def one_line(error: Exception) -> str:
-    """What Hydra or OmegaConf says, without its line breaks and types."""
-    cause = error.__cause__
-    parts = [str(error), str(cause) if isinstance(cause, HydraException | OmegaConfBaseException) else ""]
-    lines = [line.strip() for part in parts for line in part.splitlines() if line.strip()]
-    kept = [line for line in dict.fromkeys(lines) if not line.startswith(("object_type=", "reference_type="))]
-    return " ".join(kept)
-
-
-class ReadOnce(ConfigRepository):
-    """Hydra's config files, each read and parsed once for all compositions of a request.
-
-    Parsing takes half of the time of a composition; and a file that is edited meanwhile does not split the request.
-    """
-
-    def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
-        """Another search path has other files."""
-        super().initialize_sources(config_search_path)
-        self._read: dict[str, ConfigResult | None] = {}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "ReadOnce":
-        """Hydra composes with a copy: one that shares what is read until it gets another search path."""
-        return copy.copy(self)
-
-    def load_config(self, config_path: str) -> ConfigResult | None:
-        """A copy of its own, since composing changes it."""
-        if config_path not in self._read:
-            try:
-                found = super().load_config(config_path)
-            except (YAMLError, UnicodeDecodeError) as error:
-                where = " ".join(str(error).split())
-                raise RequestErrors([f"{config_path}: not a readable config file ({where})"]) from error
-            if found is not None:
-                check_preset(config_path, found.config, found.defaults_list)
-            self._read[config_path] = found
-        return copy.deepcopy(self._read[config_path])
 
 
 @dataclass(frozen=True)
@@ -141,7 +86,7 @@ class _Base:
 class _Composer:
     """Composes the cells of one request."""
 
-    def __init__(self, loader: ConfigLoader, common: list[str], combinations: Sequence[Combination]) -> None:
+    def __init__(self, loader: Loader, common: list[str], combinations: Sequence[Combination]) -> None:
         self._loader = loader
         self._common = common
         texts = dict.fromkeys(text for combination in combinations for text in combination)
@@ -163,7 +108,7 @@ class _Composer:
         base = self._base(by_hydra)
         keys = {key for key, _ in by_us}
         if base is None or not base.missing <= keys <= base.settable:
-            return plain(load(self._loader, [*self._common, *combination]))
+            return plain(self._loader.load([*self._common, *combination]))
         values = dict(base.values)
         for key, value in by_us:
             *parents, last = key.split(".")
@@ -187,7 +132,7 @@ class _Composer:
         """Composed once; None where it cannot be resolved without the values that are left out."""
         if by_hydra not in self._bases:
             try:
-                config = load(self._loader, [*self._common, *by_hydra])
+                config = self._loader.load([*self._common, *by_hydra])
             except RequestErrors as error:
                 self._bases[by_hydra] = error  # no value that is set afterwards would mend it
             else:

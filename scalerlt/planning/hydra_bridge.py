@@ -18,9 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import hydra
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path, get_args_parser
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -37,8 +35,9 @@ from scalerlt.errors import RequestErrors, UserError
 from scalerlt.planning import overrides as checks
 from scalerlt.planning import sweep_file
 from scalerlt.planning.combinations import combinations as combinations_of
-from scalerlt.planning.composing import CONFIG_NAME, ReadOnce, compose_all, load, one_line, plain, resolved
+from scalerlt.planning.composing import compose_all, plain, resolved
 from scalerlt.planning.launcher import SlurmSettings, as_text, machine_of, read_launcher
+from scalerlt.planning.loader import CONFIG_NAME, Loader, one_line
 from scalerlt.planning.parts import Axis, axes_of
 from scalerlt.planning.request import ComposedCell, Request
 from scalerlt.planning.resolve import resolve_all
@@ -115,7 +114,7 @@ class PlanSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what Hydra offers."""
-        self.loader = _read_once(hydra_context.config_loader)
+        self.loader = Loader(hydra_context.config_loader.get_search_path())
         self.base = config
 
     def sweep(self, arguments: list[str]) -> Any:
@@ -151,7 +150,7 @@ class _Refused(SystemExit):
 class _HydraOptions:
     """The config groups on Hydra's search path."""
 
-    def __init__(self, loader: ConfigLoader) -> None:
+    def __init__(self, loader: Loader) -> None:
         self.loader = loader
 
     def groups(self) -> list[str]:
@@ -169,7 +168,7 @@ class _HydraOptions:
         return list(self.loader.get_group_options(group))
 
 
-def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) -> DictConfig:
+def _check(arguments: Sequence[str], loader: Loader, *, multirun: bool) -> DictConfig:
     """What is the same for all cells of a sound request.
 
     Raises:
@@ -194,11 +193,11 @@ def _check(arguments: Sequence[str], loader: ConfigLoader, *, multirun: bool) ->
     return base
 
 
-def _named_by_sweep(overrides: Sequence[Override], loader: ConfigLoader) -> list[Override]:
+def _named_by_sweep(overrides: Sequence[Override], loader: Loader) -> list[Override]:
     """What the chosen sweep's file says, as overrides; none where there is no sweep, or a faulty one."""
     chosen = [override.input_line or "" for override in overrides if override.key_or_group == "sweeps"]
     try:
-        base = load(loader, chosen)
+        base = loader.load(chosen)
         sweep = sweep_file.read(Path(base.sweep.file)) if "sweep" in base else None
     except UserError:
         return []  # what is wrong with it is said where it is read for good
@@ -206,12 +205,12 @@ def _named_by_sweep(overrides: Sequence[Override], loader: ConfigLoader) -> list
     return checks.parse([f"{key}={values}" for key, values in dict.fromkeys(axes)], [], loader)
 
 
-def _base(loader: ConfigLoader, arguments: Sequence[str]) -> DictConfig:
+def _base(loader: Loader, arguments: Sequence[str]) -> DictConfig:
     """What is the same for all cells: Hydra's own settings, the sweep, where records go."""
     common = {"sweeps", *REQUEST_KEYS, *_HydraOptions(loader).groups()}
     single = [override for override in checks.parse(arguments, [], loader) if not override.is_sweep_override()]
     texts = [override.input_line or "" for override in single if override.key_or_group in common or _of_hydra(override)]
-    base = load(loader, texts)
+    base = loader.load(texts)
     _check_runs_dir(base)
     _retry(base)
     _max_gpu_hours(base)
@@ -269,8 +268,8 @@ def _retry(config: DictConfig) -> frozenset[str]:
         raise RequestErrors([one_line(error)]) from error
 
 
-def _defaults(loader: ConfigLoader) -> dict[str, str]:
-    return _chosen(load(loader, []))
+def _defaults(loader: Loader) -> dict[str, str]:
+    return _chosen(loader.load([]))
 
 
 def _chosen(config: DictConfig) -> dict[str, str]:
@@ -279,7 +278,7 @@ def _chosen(config: DictConfig) -> dict[str, str]:
     return {str(group): str(option) for group, option in choices.items() if not str(group).startswith("hydra")}
 
 
-def _request(loader: ConfigLoader, arguments: Sequence[str], base: DictConfig) -> Request:
+def _request(loader: Loader, arguments: Sequence[str], base: DictConfig) -> Request:
     """Compose every cell.
 
     Args:
@@ -312,9 +311,7 @@ def _request(loader: ConfigLoader, arguments: Sequence[str], base: DictConfig) -
     )
 
 
-def _check_sweep_keys(
-    sweep: SweepFile, own: Sequence[Override], loader: ConfigLoader, defaults: dict[str, str]
-) -> None:
+def _check_sweep_keys(sweep: SweepFile, own: Sequence[Override], loader: Loader, defaults: dict[str, str]) -> None:
     """The keys and options that a sweep file names are checked like the command line's."""
     problems: list[str] = []
     named = list(own)
@@ -328,7 +325,7 @@ def _check_sweep_keys(
         raise RequestErrors([f"sweep {sweep.name}: {problem}" for problem in dict.fromkeys(problems)])
 
 
-def _values(axis: Axis, loader: ConfigLoader) -> list[str]:
+def _values(axis: Axis, loader: Loader) -> list[str]:
     """The values that an axis names; RequestErrors when it does not parse."""
     problems: list[str] = []
     parsed = checks.parse([f"{axis[0]}={axis[1]}"], problems, loader)
@@ -405,17 +402,11 @@ def _as_text(name: str) -> str:
     return name if isinstance(OverridesParser.create().parse_override(f"sweeps={name}").value(), str) else f"'{name}'"
 
 
-def _loader(config_dir: str | None) -> ConfigLoader:
+def _loader(config_dir: str | None) -> Loader:
     """A config loader over our configuration, with the directory of --config-dir before it."""
     search_path = create_config_search_path(f"file://{CONF}")
     if config_dir is not None:
         if not Path(config_dir).is_dir():
             raise RequestErrors([f"--config-dir {config_dir}: there is no such directory"])
         search_path.prepend("command-line", f"file://{Path(config_dir).resolve()}", SearchPathQuery(provider="schema"))
-    return _read_once(ConfigLoaderImpl(search_path))
-
-
-def _read_once(loader: ConfigLoader) -> ConfigLoader:
-    assert isinstance(loader, ConfigLoaderImpl)
-    loader.repository = ReadOnce(loader.config_search_path)
-    return loader
+    return Loader(search_path)

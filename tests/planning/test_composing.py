@@ -10,14 +10,14 @@ import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.types import RunMode
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, ReadonlyConfigError
 
 from scalerlt.errors import RequestErrors
-from scalerlt.planning import composing
-from scalerlt.planning.composing import ReadOnce, compose_all
+from scalerlt.planning.composing import compose_all
 from scalerlt.planning.hydra_bridge import CONF, compose
+from scalerlt.planning.loader import Loader
 
 AXES = {
     "precision": ["fp32", "bf16"],
@@ -52,10 +52,10 @@ def config_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.parent
 
 
-def loader_of(config_dir: Path) -> ConfigLoaderImpl:
+def search_path_of(config_dir: Path) -> ConfigSearchPath:
     search_path = create_config_search_path(f"file://{CONF}")
     search_path.prepend("test", f"file://{config_dir}", SearchPathQuery(provider="schema"))
-    return ConfigLoaderImpl(search_path)
+    return search_path
 
 
 def by_hydra(loader: ConfigLoader, overrides: tuple[str, ...]) -> Any:
@@ -111,10 +111,8 @@ REQUESTS = {
 
 
 def assert_same(combinations: list[tuple[str, ...]], config_dir: Path) -> None:
-    loader = loader_of(config_dir)
-    ours = loader_of(config_dir)
-    ours.repository = ReadOnce(ours.config_search_path)
-    composed = compose_all(ours, [], combinations)
+    loader = ConfigLoaderImpl(search_path_of(config_dir))
+    composed = compose_all(Loader(search_path_of(config_dir)), [], combinations)
     assert list(composed) == combinations
     for combination in combinations:
         assert same(composed[combination], by_hydra(loader, combination)), combination
@@ -143,21 +141,24 @@ def test_random_requests_are_composed_as_hydra_does(sample: int, config_dir: Pat
 )
 def test_what_hydra_refuses_is_refused(texts: list[str], said: str, config_dir: Path) -> None:
     with pytest.raises(RequestErrors) as caught:
-        compose_all(loader_of(config_dir), [], [tuple(text.split()) for text in texts])
+        compose_all(Loader(search_path_of(config_dir)), [], [tuple(text.split()) for text in texts])
     assert any(said in problem for problem in caught.value.problems), caught.value.problems
     assert len(caught.value.problems) == 1
 
 
 def test_hydra_composes_once_for_all_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deterministic in place of a stopwatch: 2 x 2 choices, and what the request asks for itself."""
+    """Deterministic in place of a stopwatch: 2 x 2 choices, and once what the request asks for itself."""
     asked: list[list[str]] = []
-    composed = composing.load
-    monkeypatch.setattr(
-        composing, "load", lambda loader, overrides: asked.append(overrides) or composed(loader, overrides)
-    )
+    composed = Loader.load_configuration
+
+    def count(loader: Loader, *arguments: Any, overrides: list[str], **options: Any) -> Any:
+        asked.append(overrides)
+        return composed(loader, *arguments, overrides=overrides, **options)
+
+    monkeypatch.setattr(Loader, "load_configuration", count)
     request = compose(["precision=fp32,bf16", "checkpoint=none,layer", "seed=range(50)"])
     assert len(request.cells) == 200
-    assert len(asked) == 4
+    assert len(asked) == 1 + 4
 
 
 def test_a_file_that_is_edited_meanwhile_does_not_split_a_request(tmp_path: Path) -> None:
@@ -165,10 +166,9 @@ def test_a_file_that_is_edited_meanwhile_does_not_split_a_request(tmp_path: Path
     file = tmp_path / "batch" / "mine.yaml"
     values = yaml.safe_load((CONF / "batch" / "small.yaml").read_text())
     file.write_text(yaml.safe_dump(values | {"name": "mine"}))
-    loader = loader_of(tmp_path)
-    loader.repository = ReadOnce(loader.config_search_path)
-    composed = composing.load(loader, ["batch=mine"]).batch
-    before = dict(composed)
-    composed.group_size = 99  # what Hydra gave is the caller's own
+    loader = Loader(search_path_of(tmp_path))
+    before = loader.load(["batch=mine"]).batch
+    with pytest.raises(ReadonlyConfigError):  # others are given the same
+        before.group_size = 99
     file.write_text(yaml.safe_dump(values | {"name": "mine", "group_size": 16}))
-    assert composing.load(loader, ["batch=mine", "precision=bf16"]).batch == before
+    assert loader.load(["batch=mine", "precision=bf16"]).batch == before
