@@ -17,6 +17,8 @@ settings.load_profile("scalerlt")
 
 
 def pytest_configure() -> None:
+    # No test cuts the power, and a disk that is made to write at once takes some 10 ms each time.
+    os.fsync = lambda descriptor: None
     # Workers that run at once must not wait for each other's lock of the device, which lies in the temporary directory,
     # and there is a core for each of them: more threads would only take turns.
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):

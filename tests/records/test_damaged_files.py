@@ -1,13 +1,14 @@
 """Files of a run that somebody or something has damaged: they are unreadable, never an exception further on."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scalerlt.launching.recovery import reconcile
-from scalerlt.records.base import UnreadableDocument, now
+from scalerlt.records.base import UnreadableDocument, now, write_atomically, write_once
 from scalerlt.records.lease import Lease
 from scalerlt.records.record import Record, Verdict
 from scalerlt.records.store import CellDirectory
@@ -49,3 +50,19 @@ def test_a_record_of_a_later_version_is_neither_touched_nor_run_again(tmp_path: 
     with pytest.raises(UnreadableDocument, match="a later version"):
         reconcile(CellDirectory(tmp_path / "cell"))
     assert record.exists() and [path.name for path in attempt.iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize("write", [write_atomically, write_once])
+def test_a_file_has_its_name_when_it_is_on_the_disk(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        assert not (tmp_path / "record.json").exists()
+        synced.append(Path(f"/proc/self/fd/{descriptor}").read_text())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(tmp_path / "record.json", "whole")
+    assert synced == ["whole"]
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["whole"]
