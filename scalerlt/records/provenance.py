@@ -63,7 +63,7 @@ def another_code(runs: Mapping[str, Any], submitted: Mapping[str, Any]) -> str |
     if not changed:
         return None
     now_runs, was_submitted = (", ".join(code[part] for part in changed) for code in (ran, sent))
-    return f"the code was changed after it was submitted: {now_runs} runs, {was_submitted} was submitted"
+    return f"not what was submitted: {now_runs} runs, {was_submitted} was submitted"
 
 
 def _code(told: Mapping[str, Any]) -> dict[str, str]:

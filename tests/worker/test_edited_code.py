@@ -40,5 +40,5 @@ def test_what_is_edited_between_submission_and_start_runs_and_is_noted(tmp_path:
     assert record.metrics["version"].value == 2
     revision, changes = git(checkout, "rev-parse", "HEAD")[:10], provenance(checkout)["git_diff_sha256"][:10]
     assert record.notes == [
-        f"the code was changed after it was submitted: {revision} with changes {changes} runs, {revision} was submitted"
+        f"not what was submitted: {revision} with changes {changes} runs, {revision} was submitted"
     ]
