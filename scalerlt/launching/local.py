@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerlt.launching.devices import devices_of, hold
+from scalerlt.launching.due import is_settled
 from scalerlt.launching.interrupts import Interrupts
 from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.progress import Display
@@ -14,7 +15,7 @@ from scalerlt.launching.recovery import reconcile
 from scalerlt.launching.status import CellStatus, of_cell, totals
 from scalerlt.planning.cost import Cost
 from scalerlt.planning.inference import implied, no_longer_implied
-from scalerlt.planning.retry import DEFAULT, standing, why_again
+from scalerlt.planning.retry import DEFAULT, standing
 from scalerlt.records.base import UnreadableDocument, now
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.plan import Plan, PlannedCell
@@ -135,23 +136,17 @@ class LocalQueue:
             for sentence in reconcile(directory, self.jobs):
                 self.display.say(sentence)
             FrozenCell.read(directory.cell_file)
+            self._newest[cell.cell_id] = max((attempt.number for attempt in directory.attempts()), default=0)
         except UnreadableDocument as fault:
             self.faults[cell.cell_id] = str(fault)
             return False
-        attempts = directory.attempts()
-        self._newest[cell.cell_id] = max((attempt.number for attempt in attempts), default=0)
-        if any(self.jobs.runs(attempt) for attempt in attempts):
-            return False
-        waiting = self._queued.waiting(cell.cell_id, attempts, self.jobs)
-        if waiting is not None and waiting.certain:
+        if is_settled(directory, self.retry, self.plan.provenance.get("git_revision"), self._queued, self.jobs):
             return False
         record = standing(directory)
         if record is None:
             return True
         before = self._seen.setdefault(cell.cell_id, record.attempt)
-        if record.attempt > before and record.verdict.answers:
-            return False  # another queue has answered it while this one waited
-        return why_again(record, self.retry, self.plan.provenance.get("git_revision")) is not None
+        return not (record.attempt > before and record.verdict.answers)  # another queue has answered it meanwhile
 
     def _stands(self, cell: PlannedCell) -> CellStatus:
         return of_cell(self.sweep, cell, self.jobs, self._queued)
