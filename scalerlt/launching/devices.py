@@ -5,9 +5,11 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from scalerlt.records.base import writing
 
 LOOK_SECONDS = 0.5
 
@@ -28,6 +30,9 @@ def hold(
 
     Yields:
         Whether all are held; False after giving up.
+
+    Raises:
+        UnwritableFile: a lock's file cannot be made or opened.
     """
     with ExitStack() as held:
         for device in sorted(set(devices)):  # in one order, so that two sweeps never wait for each other
@@ -36,8 +41,9 @@ def hold(
                 yield False
                 return
             held.callback(os.close, descriptor)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{holder} (pid {os.getpid()})".encode(), 0)
+            with suppress(OSError):  # the lock is held all the same, and whoever waits is not told by whom
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{holder} (pid {os.getpid()})".encode(), 0)
         yield True
 
 
@@ -60,7 +66,8 @@ def lock_file(device: str) -> Path:
 def _wait_for(device: str, say: Callable[[str], None], give_up: Callable[[], bool]) -> int | None:
     said = False
     while not give_up():
-        descriptor = _open(lock_file(device))
+        with writing(lock_file(device)):
+            descriptor = _open(lock_file(device))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -6,10 +6,10 @@ from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.queued import Queued
 from scalerlt.launching.recovery import NO_SLURM, reconcile
 from scalerlt.planning.retry import standing, why_again
-from scalerlt.records.base import UnreadableDocument
-from scalerlt.records.cell import FrozenCell
+from scalerlt.records.base import FileFault, UnreadableDocument
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.store import CellDirectory, SweepDirectory
+from scalerlt.schema.frozen import load_frozen
 
 
 def due(
@@ -34,10 +34,10 @@ def due(
         try:
             for sentence in reconcile(directory, jobs):
                 say(sentence)
-            FrozenCell.read(directory.cell_file)
             if _is_due(directory, words, revision, jobs):
+                load_frozen(directory.cell_file)
                 found.append(cell)
-        except UnreadableDocument as fault:
+        except FileFault as fault:
             faults[cell.cell_id] = str(fault)
     return found, faults
 

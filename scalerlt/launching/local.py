@@ -1,7 +1,7 @@
 """The local queue: the cells of a plan, one after another, on this machine."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from scalerlt.launching.status import CellStatus, of_cell, totals
 from scalerlt.planning.cost import Cost
 from scalerlt.planning.inference import implied, no_longer_implied
 from scalerlt.planning.retry import DEFAULT, standing
-from scalerlt.records.base import UnreadableDocument, now
-from scalerlt.records.cell import FrozenCell
+from scalerlt.records.base import FileFault, UnwritableFile, now
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.record import Record, Verdict
 from scalerlt.records.store import CellClaimed, SweepDirectory
+from scalerlt.schema.frozen import load_frozen
 from scalerlt.schema.registry import schema_of
-from scalerlt.worker.supervisor import ForkServer, Glimpse, Placement, Supervisor, crowded, preloaded
+from scalerlt.worker.supervisor import ForkServer, Glimpse, NotRecorded, Placement, Supervisor, crowded, preloaded
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,10 @@ class LocalQueue:
     """Of each cell with a record, the attempt that it had when the queue began."""
     _newest: dict[str, int] = field(default_factory=dict)
     """Of each cell, the attempt that it had when it was last decided whether it is to run."""
+    _configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of each cell, its configuration at that moment."""
+    _unrecorded: dict[str, str] = field(default_factory=dict)
+    """Cells whose attempt has ended without a record, each with the reason."""
 
     def run(self) -> Outcome:
         """Run what is to run, and say how it went."""
@@ -135,12 +139,12 @@ class LocalQueue:
         try:
             for sentence in reconcile(directory, self.jobs):
                 self.display.say(sentence)
-            FrozenCell.read(directory.cell_file)
             self._newest[cell.cell_id] = max((attempt.number for attempt in directory.attempts()), default=0)
-        except UnreadableDocument as fault:
+            if is_settled(directory, self.retry, self.plan.provenance.get("git_revision"), self._queued, self.jobs):
+                return False
+            self._configs[cell.cell_id] = load_frozen(directory.cell_file)[0].config
+        except FileFault as fault:
             self.faults[cell.cell_id] = str(fault)
-            return False
-        if is_settled(directory, self.retry, self.plan.provenance.get("git_revision"), self._queued, self.jobs):
             return False
         record = standing(directory)
         if record is None:
@@ -149,10 +153,13 @@ class LocalQueue:
         return not (record.attempt > before and record.verdict.answers)  # another queue has answered it meanwhile
 
     def _stands(self, cell: PlannedCell) -> CellStatus:
-        return of_cell(self.sweep, cell, self.jobs, self._queued)
+        stands = of_cell(self.sweep, cell, self.jobs, self._queued)
+        if (fault := self._unrecorded.get(cell.cell_id)) is None or stands.state != "running":
+            return stands
+        return replace(stands, state=str(Verdict.LOST), reason=fault, log=None)  # only this process still lives
 
     def _run_all(self, waiting: list[PlannedCell]) -> None:
-        configs = [FrozenCell.read(self.sweep.cell(cell.cell_id).cell_file).config for cell in waiting]
+        configs = [self._configs[cell.cell_id] for cell in waiting]
         kinds = [config["device"]["type"] for config in configs]
         devices = [device for config in configs for device in devices_of(config)]
         holder = f"sweep {self.sweep.path.absolute()}"
@@ -178,7 +185,15 @@ class LocalQueue:
                     self._run_one(supervisor, cell, config)
 
     def _run_one(self, supervisor: Supervisor, cell: PlannedCell, config: dict[str, Any]) -> None:
+        """Run a cell.
+
+        Args:
+            config: its configuration when the queue began.
+        """
         notes = []
+        if changes := list(_changes(config, self._configs[cell.cell_id])):
+            notes.append(f"a later request of the sweep has frozen it with {', '.join(changes)}")
+            self.display.say(f"{cell.cell_id}: {notes[-1]}")
         if _is_timed(config) and (note := crowded()) is not None:
             self.display.say(f"warning: {cell.cell_id}: {note}")
             notes.append(note)
@@ -196,6 +211,12 @@ class LocalQueue:
             )
         except CellClaimed as claimed:
             self.display.passed_over(cell.cell_id, str(claimed))
+        except NotRecorded as fault:
+            self._unrecorded[cell.cell_id] = str(fault)
+            self.display.passed_over(cell.cell_id, str(fault))
+        except FileFault as fault:
+            self.faults[cell.cell_id] = str(fault)
+            self.display.passed_over(cell.cell_id, str(fault))
         else:
             self.display.finished(cell.cell_id, record)
             self._infer(cell, record)
@@ -209,10 +230,14 @@ class LocalQueue:
             self._inferred |= {other.cell_id: other for other in changed}
         elif record.verdict is Verdict.MEASURED:
             changed = no_longer_implied(cell.cell_id, self.sweep)
-        if changed:
+        if not changed:
+            return
+        try:
             self.sweep.add_plan(
                 Plan(sweep=self.plan.sweep, created=now(), overrides=[], follows=self.plan_name, cells=changed)
             )
+        except UnwritableFile as fault:
+            self.display.say(f"what follows from the record of {cell.cell_id} is not written down: {fault}")
 
     def _glimpse(self, seen: Glimpse) -> None:
         level = self._interrupts.finish.is_set() + self._interrupts.end_now.is_set()
@@ -231,6 +256,15 @@ class LocalQueue:
             self.display.say(f"  {cell.state} {cell.cell_id}: {cell.where_to_look}")
         for cell_id, fault in outcome.faults.items():
             self.display.say(f"  not started {cell_id}: {fault}")
+
+
+def _changes(before: Any, after: Any, key: str = "") -> Iterator[str]:
+    """How one configuration differs from another: `resources.timeout_s=5.0 instead of 60.0`."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in [*before, *(name for name in after if name not in before)]:
+            yield from _changes(before.get(name), after.get(name), f"{key}.{name}" if key else name)
+    elif before != after:
+        yield f"{key}={after} instead of {before}"
 
 
 def _is_timed(config: dict[str, Any]) -> bool:

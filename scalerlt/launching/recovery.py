@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from scalerlt.launching.jobs import Jobs, JobState
-from scalerlt.records.base import UnreadableDocument, write_once
+from scalerlt.records.base import FileFault, UnreadableDocument, write_once, writing
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.journal import Journal
 from scalerlt.records.lease import Lease, boot_id
@@ -64,7 +64,7 @@ def reconcile_all(sweep_dirs: Iterable[SweepDirectory], jobs: Jobs, say: Callabl
         try:
             for sentence in reconcile(cell, jobs):
                 say(sentence)
-        except UnreadableDocument as fault:
+        except FileFault as fault:
             say(f"left alone: {fault}")
 
 
@@ -79,6 +79,7 @@ def reconcile(cell: CellDirectory, jobs: Jobs = NO_SLURM) -> list[str]:
 
     Raises:
         UnreadableDocument: a record is of a later version, which this one must neither touch nor run again.
+        UnwritableFile: what is to be put in order cannot be written.
 
     Returns:
         A sentence for each thing that was done.
@@ -97,7 +98,8 @@ def reconcile(cell: CellDirectory, jobs: Jobs = NO_SLURM) -> list[str]:
             fate = Fate(Verdict.LOST, f"its record was not readable and is kept as {kept.name}")
         else:
             fate = fate_of(attempt, jobs)
-        record = _record(FrozenCell.read(cell.cell_file), attempt, fate)
+        with writing(attempt.path / RECORD_FILE):  # which may be removed in this moment
+            record = _record(FrozenCell.read(cell.cell_file), attempt, fate)
         if not write_once(attempt.path / RECORD_FILE, record.to_json()):
             continue  # its supervisor has written it in this moment
         _clear(attempt, is_gone=True)
@@ -163,7 +165,8 @@ def _clear(attempt: Attempt, *, is_gone: bool = False) -> None:
             another = path.suffix == ".tmp" and (own is None or not path.name.endswith(own))
             if another and time.time() - path.stat().st_mtime < CLAIM_SECONDS:
                 continue  # of a process that is recording the attempt in this moment
-            path.unlink()
+            with writing(path):
+                path.unlink(missing_ok=True)
         except FileNotFoundError:
             continue  # removed by another
 

@@ -9,10 +9,12 @@ from scalerlt.planning.bundles import arranged
 from scalerlt.planning.launcher import machine_of
 from scalerlt.planning.request import ComposedCell, Request, RuledOut
 from scalerlt.planning.resolve import ResolvedCell, named_twice
-from scalerlt.records.base import UnreadableDocument, now
+from scalerlt.records.base import UnreadableDocument, UnwritableFile, now
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.store import CellDirectory, SweepDirectory
+from scalerlt.schema.cell import load_cell
+from scalerlt.schema.frozen import is_intact
 from scalerlt.schema.identity import IDENTITY_VERSION
 
 
@@ -59,9 +61,10 @@ def freeze(
 ) -> tuple[SweepDirectory, str]:
     """Write the plan, and a cell.yaml for each cell that may run.
 
-    One that stands there already is kept, unless it is damaged or the request now asks for other limits, gates or
-    paths: these are no part of the identity, and the next attempt is to go by the newest. Of a cell that runs, waits
-    for a job, or is not run again it is kept even then: nothing changes what was submitted or measured.
+    One that stands there already is kept, unless it is damaged or was changed by hand, or the request now asks for
+    other limits, gates or paths: these are no part of the identity, and the next attempt is to go by the newest. Of a
+    cell that runs, waits for a job, or is not run again it is kept even then: nothing changes what was submitted or
+    measured.
 
     Args:
         is_settled: whether a cell is such a one; asked of cells that the request would change.
@@ -79,7 +82,7 @@ def freeze(
                 continue
             directory = sweep.cell(cell.cell_id)
             frozen = _frozen_before(directory.cell_file, cell)
-            if frozen is not None and frozen.config == cell.config:
+            if frozen is not None and (frozen.config, frozen.axes) == (cell.config, cell.axes):
                 continue
             if frozen is not None and is_settled(directory):
                 continue
@@ -88,6 +91,8 @@ def freeze(
         return sweep, sweep.add_plan(plan).name
     except OSError as error:
         raise UserError(f"runs_dir={runs_dir}: records cannot be written there ({error.strerror})") from error
+    except UnwritableFile as fault:
+        raise UserError(f"runs_dir={runs_dir}: {fault}") from fault
 
 
 def _planned(cell: ResolvedCell) -> PlannedCell:
@@ -120,9 +125,12 @@ def _frozen(cell: ResolvedCell, sweep: str) -> FrozenCell:
 
 
 def _frozen_before(file: Path, cell: ResolvedCell) -> FrozenCell | None:
-    """The cell as an earlier request froze it; None where there is no whole file of it."""
+    """The cell as an earlier request froze it; None where there is no whole file of it, or it was changed since."""
     try:
         frozen = FrozenCell.read(file)
+        intact = is_intact(frozen, load_cell(frozen.config))
     except UnreadableDocument:
         return None
-    return frozen if frozen.identity == cell.identity else None
+    except RequestErrors:
+        intact = True  # as far as can be told: another version has frozen it
+    return frozen if intact and frozen.identity == cell.identity else None

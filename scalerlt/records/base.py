@@ -5,6 +5,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Self
@@ -28,7 +29,15 @@ Moment = Annotated[str, AfterValidator(_checked_moment)]
 """A moment in ISO 8601, with its time zone."""
 
 
-class UnreadableDocument(UserError):
+class FileFault(UserError):
+    """A file of a run that cannot be used. The message names the file and the fault."""
+
+
+class UnwritableFile(FileFault):
+    """What the operating system refuses to write: the disk is full, or the directory gone, or not to be written to."""
+
+
+class UnreadableDocument(FileFault):
     """A file that is not a whole, valid document of its schema. The message names the file and the fault."""
 
 
@@ -82,7 +91,7 @@ class Document(BaseModel):
             ) from error
 
     def write(self, path: Path) -> None:
-        """Write atomically: a reader sees the old file or the whole new one."""
+        """Write atomically: a reader sees the old file or the whole new one. Raises UnwritableFile."""
         write_atomically(path, self.to_json())
 
 
@@ -132,46 +141,69 @@ def read_file(path: Path) -> bytes:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write text to a temporary name beside `path`, flush it to the disk, and rename it into place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    """Write text to a temporary name beside `path`, flush it to the disk, and rename it into place.
+
+    Raises:
+        UnwritableFile: it cannot be; what stood there stands there, and nothing else is left.
+    """
+    with _flushed(path, text) as temporary:
+        temporary.replace(path)
 
 
 def write_once(path: Path, text: str) -> bool:
     """Write text as `write_atomically` does, but never over a file that stands there; returns whether it did."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink()
+    with _flushed(path, text) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
     return True
 
 
 def write_exclusively(directory: Path, suffix: str, text: str) -> Path:
-    """Write text to the next free `NNN<suffix>` of a directory; two writers never get the same number."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for number in _free_numbers(directory, suffix):
-        temporary = directory / f".{number:03d}{suffix}.{os.getpid()}.tmp"
-        temporary.write_text(text, encoding="utf-8")
-        target = directory / f"{number:03d}{suffix}"
+    """Write text to the next free `NNN<suffix>` of a directory; two writers never get the same number.
+
+    Raises:
+        UnwritableFile: it cannot be.
+    """
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    return next(
+        target
+        for number in _free_numbers(directory, suffix)
+        if write_once(target := directory / f"{number:03d}{suffix}", text)
+    )
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say of what is written here in one sentence why it cannot be.
+
+    Raises:
+        UnwritableFile: naming `path`, for every OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UnwritableFile(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+@contextmanager
+def _flushed(path: Path, text: str) -> Iterator[Path]:
+    """A temporary file beside `path`, flushed to the disk; gone again if anything goes wrong with it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path):
         try:
-            os.link(temporary, target)  # fails when the name exists, and the file appears whole
-        except FileExistsError:
-            continue
-        finally:
-            temporary.unlink()
-        return target
-    raise AssertionError("unreachable: the numbers do not end")
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def _free_numbers(directory: Path, suffix: str) -> Iterator[int]:

@@ -43,10 +43,13 @@ class FrozenCell(Document):
 
     @classmethod
     def read(cls, path: Path) -> "FrozenCell":
-        """Read and validate one cell.yaml; raises UnreadableDocument."""
+        """Read and validate one cell.yaml, which stands in the directory of its cell; raises UnreadableDocument."""
         try:
-            return cls.model_validate(yaml.load(read_file(path).decode(), _LOADER))
+            frozen = cls.model_validate(yaml.load(read_file(path).decode(), _LOADER))
         except OSError as error:
             raise UnreadableDocument(f"{path}: cannot be read ({error.strerror})") from error
         except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
             raise UnreadableDocument(f"{path}: not a frozen cell ({str(error).splitlines()[0]})") from error
+        if frozen.cell_id != path.absolute().parent.name:
+            raise UnreadableDocument(f"{path}: holds another cell, {frozen.cell_id}")
+        return frozen

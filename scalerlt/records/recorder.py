@@ -1,18 +1,20 @@
 """The recorder: what an experiment writes its measurements to, while it runs.
 
 It writes each phase, pass, metric and note to the rank's journal and each row of a series to `series.jsonl`, flushed
-line by line: a cell that is killed keeps what it had, and its record says where it was.
+line by line: a cell that is killed keeps what it had, and its record says where it was. What cannot be written ends the
+cell: every method that writes raises UnwritableFile then.
 """
 
 import json
 import math
+import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from scalerlt.records.base import Scalar, finite, now
+from scalerlt.records.base import Scalar, finite, now, writing
 from scalerlt.records.journal import PROGRESS_FILE, Ending
 from scalerlt.records.record import Metric, Spread
 
@@ -37,11 +39,14 @@ class Recorder:
         self.notes: list[str] = []
         self.phase_name = "start"
         self.preempted = False
-        self._journal = (attempt / PROGRESS_FILE.format(rank=rank)).open("a", encoding="utf-8")
+        self._journal_file = attempt / PROGRESS_FILE.format(rank=rank)
+        with writing(self._journal_file):
+            self._journal = self._journal_file.open("a", encoding="utf-8")
 
     def close(self) -> None:
         """Close the files."""
-        self._journal.close()
+        with writing(self._journal_file):
+            self._journal.close()
 
     @contextmanager
     def measuring(self, name: str) -> Iterator[None]:
@@ -128,8 +133,8 @@ class Recorder:
         """Append one row to series.jsonl (rank 0 only), flushed at once."""
         if self.rank != 0:
             return
-        with (self.attempt / "series.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(values), ensure_ascii=False, allow_nan=False) + "\n")
+        row = json.dumps(finite(values), ensure_ascii=False, allow_nan=False) + "\n"
+        _append(self.attempt / "series.jsonl", row.encode())
 
     def end(self, ending: Ending) -> None:
         """Say how the experiment ended: the rank's last word, written by the child and not by experiments."""
@@ -146,5 +151,20 @@ class Recorder:
         self._write({"phase": phase})
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        self._journal.write(json.dumps(finite({"time": now(), **entry}), ensure_ascii=False, allow_nan=False) + "\n")
-        self._journal.flush()
+        line = json.dumps(finite({"time": now(), **entry}), ensure_ascii=False, allow_nan=False) + "\n"
+        with writing(self._journal_file):
+            self._journal.write(line)
+            self._journal.flush()
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Add a line to a file, or nothing of it."""
+    with writing(path), path.open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            while line:
+                line = line[file.write(line) :]
+        except OSError:
+            with suppress(OSError):  # why it could not be written is what is to be said
+                file.truncate(before)
+            raise

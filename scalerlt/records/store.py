@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from scalerlt.records.base import NewerDocument, UnreadableDocument, read_file, write_exclusively
+from scalerlt.records.base import NewerDocument, UnreadableDocument, read_file, write_exclusively, writing
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan
 from scalerlt.records.record import Record
@@ -104,6 +104,7 @@ class CellDirectory:
 
         Raises:
             CellClaimed: a living process holds an attempt, or one was made since it was decided.
+            UnwritableFile: the directory cannot be made.
         """
         attempts = self.attempts()
         running = next((attempt for attempt in attempts if attempt.is_running), None)
@@ -114,10 +115,11 @@ class CellDirectory:
             raise CellClaimed(f"{attempts[-1].path} was made by another process in the meantime")
         number = newest + 1
         path = self.path / f"attempt-{number:03d}"
-        try:
-            path.mkdir()
-        except FileExistsError:
-            raise CellClaimed(f"{path} was made by another process in this moment") from None
+        with writing(path):
+            try:
+                path.mkdir()
+            except FileExistsError:
+                raise CellClaimed(f"{path} was made by another process in this moment") from None
         return number, path
 
     def answer(self) -> Record | None:
@@ -175,11 +177,16 @@ def sweeps(runs: Path) -> list[SweepDirectory]:
 
 
 def keep_aside(record_file: Path) -> Path:
-    """Move a corrupt record out of the way without losing it: record.json becomes record.json.corrupt-N."""
+    """Move a corrupt record out of the way without losing it: record.json becomes record.json.corrupt-N.
+
+    Raises:
+        UnwritableFile: it cannot be moved.
+    """
     number = 1
     while (target := record_file.with_name(f"{record_file.name}.corrupt-{number}")).exists():
         number += 1
-    return record_file.rename(target)
+    with writing(record_file):
+        return record_file.rename(target)
 
 
 def _attempt(path: Path, number: int) -> Attempt:

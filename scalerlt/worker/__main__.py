@@ -1,6 +1,7 @@
 """`python -m scalerlt.worker CELL.yaml`: run one frozen cell here, in a fresh interpreter, and record it.
 
-Exit codes: 0 the cell has its answer, 1 it has none (the record says why), 2 nothing was started, 130 interrupted.
+Exit codes: 0 the cell has its answer, 1 it has none (the record says why, or could not be written), 2 nothing was
+started, 130 interrupted.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from scalerlt.errors import UserError
 from scalerlt.records.store import CellClaimed
-from scalerlt.worker.supervisor import Supervisor
+from scalerlt.worker.supervisor import NotRecorded, Supervisor
 
 
 def main() -> int:
@@ -24,6 +25,9 @@ def main() -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         record = Supervisor().run(cell_file, stop=stop)
+    except NotRecorded as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except (UserError, CellClaimed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from scalerlt.records.base import Document, UnreadableDocument, read_file
+from scalerlt.records.base import Document, UnreadableDocument, UnwritableFile, read_file
 
 BEAT_SECONDS = 2.0
 LOST_BEATS = 10
@@ -75,7 +75,7 @@ class Beat:
         self._number += 1
         try:
             self._said().model_copy(update={"beat": self._number}).write(self._path)
-        except OSError:
+        except UnwritableFile:
             return False  # the others take silence for what it is
         return True
 

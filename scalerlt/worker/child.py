@@ -13,17 +13,20 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from scalerlt.errors import Preempted, Unsupported
-from scalerlt.records.cell import FrozenCell
+from scalerlt.records.base import UnwritableFile
 from scalerlt.records.journal import Ending
 from scalerlt.records.record import Failure, Verdict
 from scalerlt.records.recorder import Recorder
-from scalerlt.schema import Cell, load_cell
+from scalerlt.schema import Cell
+from scalerlt.schema.frozen import load_frozen
 from scalerlt.worker.processes import (
     HELD_BACK,
     PREEMPT,
+    UNWRITABLE,
     lift_data_limit,
     limit_data,
     resident_bytes,
@@ -48,8 +51,17 @@ def run(cell_file: Path, attempt: Path, rank: int) -> int:
     Standard output and error are expected to be the attempt's logs already.
 
     Returns:
-        The exit code: 0 if the experiment came to its end, else 1.
+        The exit code: 0 if the experiment came to its end, UNWRITABLE if the journal cannot say how it ended, else 1.
     """
+    try:
+        return _run(cell_file, attempt, rank)
+    except UnwritableFile as fault:
+        with suppress(OSError):  # the log is on the same disk
+            print(f"error: {fault}", file=sys.stderr, flush=True)
+        return UNWRITABLE
+
+
+def _run(cell_file: Path, attempt: Path, rank: int) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     faulthandler.enable()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -59,7 +71,7 @@ def run(cell_file: Path, attempt: Path, rank: int) -> int:
     began: float | None = None
     try:
         with recorder.phase("import"):
-            cell = load_cell(FrozenCell.read(cell_file).config)
+            _, cell = load_frozen(cell_file)
             experiment = _prepare(cell)
         began = time.monotonic()
         with recorder.phase("experiment"):
@@ -67,14 +79,16 @@ def run(cell_file: Path, attempt: Path, rank: int) -> int:
         ending = Ending(verdict=Verdict.MEASURED)
     except BaseException as error:  # SystemExit, too, ends a cell without an answer
         lift_data_limit()
-        traceback.print_exc()
+        with suppress(OSError):  # the disk is full; the ending has the traceback, too
+            traceback.print_exc()
         ending = _ending(error, recorder.phase_name)
     if began is not None:
         ending.experiment_seconds = time.monotonic() - began
     recorder.end(ending)
     recorder.close()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     return 0 if ending.verdict is Verdict.MEASURED else 1
 
 

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from scalerlt.records.base import UnreadableDocument, now
+from scalerlt.records.base import UnreadableDocument, UnwritableFile, now, writing
 from scalerlt.records.lease import Lease
 from scalerlt.records.store import CLAIM_SECONDS, LEASE_FILE
 
@@ -26,20 +26,24 @@ class Claims:
         self._held: dict[int, Lease] = {}
 
     def take(self, index: int) -> bool:
-        """Claim an item; of several processes that try, one gets it. A claim whose holder is dead is taken over."""
+        """Claim an item; of several processes that try, one gets it. A claim whose holder is dead is taken over.
+
+        Raises:
+            UnwritableFile: no claim can be made here.
+        """
         path = self._path(index)
-        self._directory.mkdir(parents=True, exist_ok=True)
+        with writing(self._directory):
+            self._directory.mkdir(parents=True, exist_ok=True)
+        if not _made(path) and not (_moved_away(path) and _made(path)):
+            return False
+        lease = Lease.of_this_process(self._job_id)
         try:
-            path.mkdir()
-        except FileExistsError:
-            if not _moved_away(path):
-                return False
-            try:
-                path.mkdir()
-            except FileExistsError:
-                return False
-        self._held[index] = Lease.of_this_process(self._job_id)
-        self._held[index].write(path / LEASE_FILE)
+            lease.write(path / LEASE_FILE)
+        except UnwritableFile:
+            with suppress(OSError):  # it is nobody's, and will be taken for that
+                path.rmdir()
+            raise
+        self._held[index] = lease
         return True
 
     def holder(self, index: int) -> Lease | None:
@@ -47,19 +51,25 @@ class Claims:
         return _lease(self._path(index))
 
     def release(self, index: int) -> None:
-        """Give up a claim of this process; one that it has lost meanwhile is left to whoever has it."""
+        """Give up a claim of this process; one that it has lost meanwhile is left to whoever has it.
+
+        Raises:
+            UnwritableFile: it cannot be removed, and stands until this process has ended.
+        """
         path = self._path(index)
-        if self._is_ours(index):
-            for name in (LEASE_FILE, _ABANDONED):
-                (path / name).unlink(missing_ok=True)
-            path.rmdir()
+        is_ours = self._is_ours(index)
         del self._held[index]
+        if is_ours:
+            with writing(path):
+                for name in (LEASE_FILE, _ABANDONED):
+                    (path / name).unlink(missing_ok=True)
+                path.rmdir()
 
     def renew(self) -> None:
         """Show the other hosts that the claims of this process are alive."""
         for index, lease in self._held.items():
             lease.heartbeat = now()
-            with suppress(OSError):  # the file system is away for a moment
+            with suppress(UnwritableFile):  # the file system is away for a moment
                 if self._is_ours(index):
                     lease.write(self._path(index) / LEASE_FILE)
 
@@ -70,6 +80,16 @@ class Claims:
 
     def _path(self, index: int) -> Path:
         return self._directory / str(index)
+
+
+def _made(path: Path) -> bool:
+    """Whether this process has made a directory, and not another."""
+    with writing(path):
+        try:
+            path.mkdir()
+        except FileExistsError:
+            return False
+    return True
 
 
 def _moved_away(path: Path) -> bool:

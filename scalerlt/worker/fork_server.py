@@ -100,6 +100,7 @@ class ForkServer(OnThisHost):
     def start(self, job: Job) -> int:
         """Have a child forked for one rank; returns its pid, which is its session too."""
         assert self._socket is not None, "ensure() comes first"
+        job.make_logs()
         self._socket.send(json.dumps(job.plain()).encode())
         while (message := _receive(self._socket)) is not None and "started" not in message:
             self._take(message)  # another rank ended in the meantime

@@ -15,6 +15,8 @@ PREEMPT = signal.SIGUSR2
 """Asks a rank to save its state and end; what submitit has Slurm send."""
 HELD_BACK = frozenset({PREEMPT, signal.SIGTERM})
 """Signals that wait until a child can tell what they mean: unasked for, either would end it."""
+UNWRITABLE = os.EX_IOERR
+"""Exit code of a rank that could not write its journal: nobody can read how it ended."""
 _PR_SET_PDEATHSIG = 1
 
 

@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalerlt.errors import UserError
 from scalerlt.measure.environment import gpus
-from scalerlt.records.base import UnreadableDocument
+from scalerlt.records.base import FileFault, UnreadableDocument
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.lease import STALE_AFTER_SECONDS
 from scalerlt.records.queue import Asked, QueueItem
@@ -232,10 +231,10 @@ class Slot(threading.Thread):
             with self._job.neighbours.turn(cell_id, alone=alone, give_up=self._job.end.is_set) as company:
                 if company is None or not self._fits([cell_id], item):
                     return
-                if work.is_to_run(cell_id):
-                    self._run_cell(cell_id, server, company)
+                if (seen := work.to_run_after(cell_id)) is not None:
+                    self._run_cell(cell_id, seen, server, company)
 
-    def _run_cell(self, cell_id: str, server: ForkServer, company: Company) -> None:
+    def _run_cell(self, cell_id: str, seen: int, server: ForkServer, company: Company) -> None:
         work, planned = self._job.work, self._job.work.planned(cell_id)
         facts = dict(self._facts)
         placement = Placement(
@@ -254,18 +253,24 @@ class Slot(threading.Thread):
                 plan=self._job.queue.plan,
                 order=planned.order,
                 bundle=planned.bundle,
+                seen=seen,
                 preempt=CellEnd(self._job.end, facts, had_all_the_time=self._comes_first),
                 placement=placement,
             )
-        except (CellClaimed, UnreadableDocument) as fault:
+        except CellClaimed as claimed:
+            print(f"{cell_id}: {claimed}", flush=True)
+            return
+        except FileFault as fault:
             print(f"{cell_id}: {fault}", flush=True)
-            if isinstance(fault, UserError):
-                work.faults[cell_id] = str(fault)
+            work.faults[cell_id] = str(fault)
             return
         self._ran += 1
         self._job.records.append(record)
         print(f"{cell_id}: {record.verdict}" + (f" ({record.reason})" if record.reason else ""), flush=True)
-        self._job.finished(record)
+        try:
+            self._job.finished(record)
+        except FileFault as fault:
+            print(f"{cell_id}: what follows from its record is not written down: {fault}", flush=True)
 
 
 def _got_further(record: Record) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from scalerlt.errors import UserError
 from scalerlt.measure.environment import gpus
+from scalerlt.records.base import writing
 from scalerlt.worker.processes import ResidentMemory, search_path, signal_session, signals_held_back
 
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
@@ -42,6 +43,16 @@ class Job:
     def log(self, stream: Literal["stdout", "stderr"]) -> Path:
         """The file that takes the rank's standard output or error."""
         return Path(self.attempt) / (f"{stream}.log" if self.rank == 0 else f"{stream}-rank{self.rank}.log")
+
+    def make_logs(self) -> None:
+        """Make the files of its output, before there is a process that could not say that they cannot be made.
+
+        Raises:
+            UnwritableFile: one of them cannot be.
+        """
+        for stream in ("stdout", "stderr"):
+            with writing(log := self.log(stream)):
+                log.touch()
 
     def plain(self) -> dict[str, object]:
         """The job as JSON can hold it."""
@@ -162,6 +173,7 @@ class Spawner(OnThisHost):
 
     def start(self, job: Job) -> int:
         """Start a rank; returns its pid, which is its session too."""
+        job.make_logs()
         arguments = [job.cell_file, job.attempt, str(job.rank), str(os.getpid())]
         with job.log("stdout").open("ab") as out, job.log("stderr").open("ab") as err, signals_held_back():
             child = subprocess.Popen(

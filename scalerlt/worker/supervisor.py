@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,14 +15,15 @@ from typing import Any, Literal
 from scalerlt.errors import UserError
 from scalerlt.measure.environment import environment, too_few_cpus
 from scalerlt.measure.load import crowded
-from scalerlt.records.base import finite, now, write_atomically
+from scalerlt.records.base import UnwritableFile, finite, now, write_atomically
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.lease import Lease
 from scalerlt.records.provenance import another_code, provenance
 from scalerlt.records.queue import Asked
 from scalerlt.records.record import Record
 from scalerlt.records.store import ENVIRONMENT_FILE, LEASE_FILE, RECORD_FILE, CellDirectory
-from scalerlt.schema import Cell, load_cell
+from scalerlt.schema import Cell
+from scalerlt.schema.frozen import load_frozen
 from scalerlt.schema.parallel import SEVERAL_NODES
 from scalerlt.worker.fork_server import ForkServer, preloaded
 from scalerlt.worker.mirror import Mirror, mirror_of
@@ -32,7 +34,11 @@ from scalerlt.worker.starting import Spawner, Starter
 from scalerlt.worker.verdict import INTERRUPTED, Outcome, Rank, of_error
 from scalerlt.worker.watch import Flag, Glimpse, Preemption, Watch
 
-__all__ = ["ForkServer", "Glimpse", "Placement", "Supervisor", "crowded", "preloaded"]
+__all__ = ["ForkServer", "Glimpse", "NotRecorded", "Placement", "Supervisor", "crowded", "preloaded"]
+
+
+class NotRecorded(UnwritableFile):
+    """An attempt is over, and its record cannot be written; what it had measured is kept. The message says both."""
 
 
 @dataclass(frozen=True)
@@ -97,18 +103,19 @@ class Supervisor:
             on_event: called with a Glimpse about five times a second; must return at once.
 
         Raises:
-            UnreadableDocument: `cell_file` is no frozen cell. Nothing was started.
+            UnreadableDocument: `cell_file` is no frozen cell, or none any more. Nothing was started.
             CellClaimed: another process runs the cell, or has since it was decided to. Nothing was started.
             UserError: this machine can have no fork server (the message says why). Nothing was started.
+            UnwritableFile: no attempt can be made here. Nothing was started.
+            NotRecorded: the record cannot be written.
         """
         cell_file = cell_file.absolute()
-        frozen = FrozenCell.read(cell_file)
+        frozen, cell = load_frozen(cell_file)
         if self._server is not None:
             self._server.ensure()
         under = {"plan": plan, "order": order, "bundle": bundle}
         attempt = _Attempt.claim(cell_file, frozen, under, placement, seen)
         try:
-            cell = load_cell(frozen.config)
             starter = self._starter(cell)
             attempt.start = starter.kind
             attempt.collect_facts(cell, provenance() if starter is not self._server else self._server.provenance)
@@ -167,7 +174,12 @@ class _Attempt:
         clock = time.monotonic()
         number, path = CellDirectory(cell_file.parent).claim(seen)
         lease = Lease.of_this_process(os.environ.get("SLURM_JOB_ID"))
-        lease.write(path / LEASE_FILE)
+        try:
+            lease.write(path / LEASE_FILE)
+        except UnwritableFile:
+            with suppress(OSError):  # nothing was tried
+                path.rmdir()
+            raise
         return cls(cell_file, frozen, under, number, path, lease, clock, placement)
 
     def collect_facts(self, cell: Cell, code: dict[str, Any]) -> None:
@@ -217,9 +229,19 @@ class _Attempt:
             slurm=dict(self.placement.slurm),
             ranks=[rank.report() for rank in self.ranks],
         )
-        record.write(self.path / RECORD_FILE)
-        for rank in self.ranks:
-            rank.journal.path.unlink(missing_ok=True)
-        if self.mirror is not None:
-            self.mirror.close()
+        try:
+            self._write(record)
+        finally:
+            if self.mirror is not None:
+                self.mirror.close()
         return record
+
+    def _write(self, record: Record) -> None:
+        try:
+            record.write(self.path / RECORD_FILE)
+        except UnwritableFile as fault:
+            reason = f" ({record.reason})" if record.reason else ""
+            raise NotRecorded(f"{fault}; the attempt ended {record.verdict}{reason}") from fault
+        for rank in self.ranks:
+            with suppress(OSError):  # whoever puts the sweep in order removes it
+                rank.journal.path.unlink()

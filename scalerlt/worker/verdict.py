@@ -8,6 +8,7 @@ from scalerlt.errors import UserError
 from scalerlt.records.base import now
 from scalerlt.records.journal import Journal
 from scalerlt.records.record import Failure, RankReport, Verdict
+from scalerlt.worker.processes import UNWRITABLE
 from scalerlt.worker.starting import Exit, Sight
 
 
@@ -122,6 +123,9 @@ def of_rank(rank: Rank, ranks: list[Rank], kernel_killed: bool) -> Outcome:
         return Outcome(Verdict.FAILED, f"{named}{rank.fault}", _failure(rank, "NotStarted", rank.fault))
     if rank.lost is not None:
         return Outcome(Verdict.KILLED, f"{named}{rank.lost}{where}", _failure(rank, "NodeLost", rank.lost))
+    if rank.exit_code == UNWRITABLE:
+        text = "could not write what it recorded: the disk is full, or its directory gone or not to be written to"
+        return Outcome(Verdict.FAILED, f"{named}{text}{where}", _failure(rank, "UnwritableFile", text))
     if rank.signal is None:
         text = f"exited with code {rank.exit_code} without a result"
         return Outcome(Verdict.FAILED, f"{named}{text}{where}", _failure(rank, "Exit", text))

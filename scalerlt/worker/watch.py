@@ -7,12 +7,13 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from scalerlt.measure.cgroup import oom_kills
-from scalerlt.records.base import now
+from scalerlt.records.base import UnwritableFile, now
 from scalerlt.records.journal import Journal
 from scalerlt.records.lease import Lease
 from scalerlt.records.store import LEASE_FILE
@@ -218,7 +219,10 @@ class Watch:
         if moment >= self._next_heartbeat:
             self._next_heartbeat = moment + HEARTBEAT_SECONDS
             self._lease.heartbeat = now()
-            self._lease.write(self._attempt / LEASE_FILE)
+            with suppress(
+                UnwritableFile
+            ):  # no reason to end what measures; on this host the process is the sign of life
+                self._lease.write(self._attempt / LEASE_FILE)
         if self._on_event is not None:
             self._on_event(self._glimpse(moment))
 

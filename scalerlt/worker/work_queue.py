@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from scalerlt.records.base import UnreadableDocument
+from scalerlt.records.base import FileFault, UnreadableDocument, UnwritableFile
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.queue import CLAIMS, Queue, QueueItem
 from scalerlt.records.record import Record, Verdict
-from scalerlt.records.store import CellDirectory, SweepDirectory
+from scalerlt.records.store import Attempt, CellDirectory, SweepDirectory
 from scalerlt.worker.claims import Claims
 from scalerlt.worker.slurm import SlurmJob
 
@@ -81,7 +81,7 @@ class WorkQueue:
         with self._lock:
             for item in self._open():
                 left = self.left_of(item)
-                if fits(left, item) and self._claims.take(item.index):
+                if fits(left, item) and self._claim(item):
                     self._taken.add(item.index)
                     if self.left_of(item):  # whoever had it may have finished it in between
                         return item
@@ -92,7 +92,10 @@ class WorkQueue:
         """Let go of an item, whether or not its cells have all been run."""
         with self._lock:
             self._taken.discard(item.index)
-            self._claims.release(item.index)
+            try:
+                self._claims.release(item.index)
+            except UnwritableFile as fault:  # the claim ends with this process
+                print(fault, flush=True)
 
     def renew(self) -> None:
         """Renew the heartbeat of what this process holds."""
@@ -113,24 +116,30 @@ class WorkQueue:
 
     def left_of(self, item: QueueItem) -> list[str]:
         """The cells of an item that are to run."""
-        return [cell_id for cell_id in item.cells if self.is_to_run(cell_id)]
+        return [cell_id for cell_id in item.cells if self.to_run_after(cell_id) is not None]
 
-    def is_to_run(self, cell_id: str) -> bool:
+    def to_run_after(self, cell_id: str) -> int | None:
         """Whether a cell has not been run since it was submitted, nothing rules it out, and nobody is at it.
 
         An attempt that was preempted, or lost with its node, is not done with it. Nor is one that ended with the job,
         if Slurm has started the job again.
+
+        Returns:
+            Number of the newest attempt that this was decided by, 0 of none; None: it is not to run.
         """
         if cell_id in self.faults or cell_id in self._now_skipped():
-            return False
+            return None
         directory = self.directory(cell_id)
         try:
             for sentence in self._reconcile(directory):
                 print(sentence, flush=True)
             attempts = directory.attempts()
-        except UnreadableDocument as fault:
+        except FileFault as fault:
             self.faults[cell_id] = str(fault)
-            return False
+            return None
+        return max((attempt.number for attempt in attempts), default=0) if self._is_to_run(cell_id, attempts) else None
+
+    def _is_to_run(self, cell_id: str, attempts: list[Attempt]) -> bool:
         if any(attempt.is_running for attempt in attempts):
             return False
         since = [attempt for attempt in attempts if attempt.number > self.queue.tried.get(cell_id, 0)]
@@ -139,6 +148,13 @@ class WorkQueue:
         if sum(attempt.record is None or attempt.record.verdict is Verdict.LOST for attempt in since) >= MOST_LOSSES:
             return False
         return not since or since[-1].record is None or self._goes_on(since[-1].record)
+
+    def _claim(self, item: QueueItem) -> bool:
+        try:
+            return self._claims.take(item.index)
+        except UnwritableFile as fault:
+            self.faults |= dict.fromkeys(item.cells, str(fault))
+            return False
 
     def _goes_on(self, record: Record) -> bool:
         if record.verdict in (Verdict.PREEMPTED, Verdict.LOST):

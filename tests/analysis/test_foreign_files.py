@@ -247,4 +247,4 @@ def test_the_frozen_cell_of_an_unplanned_directory(sweep: SyntheticSweep) -> Non
         identity_version=1, identity="0" * 64, cell_id="elsewhere", sweep="trial", axes=SECOND, config={}
     )
     frozen.write(other / "cell.yaml")
-    assert load_runs(sweep.path).attrs["problems"] == ["trial/another: holds another cell, elsewhere"]
+    assert load_runs(sweep.path).attrs["problems"] == ["trial/another/cell.yaml: holds another cell, elsewhere"]

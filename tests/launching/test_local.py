@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from scalerlt.launching.progress import Display
 from scalerlt.launching.slurm.ask import JobState
 from scalerlt.launching.status import status
 from scalerlt.planning.cost import Cost
+from scalerlt.records.base import UnwritableFile
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.record import Record, Verdict
@@ -28,14 +31,29 @@ from scalerlt.worker.fork_server import ForkServer
 pytestmark = pytest.mark.usefixtures("one_server")
 
 
-def run(sweep: Path, plan: Plan | None = None) -> tuple[Outcome, str]:
+class Meanwhile(Display):
+    """Does something between a queue's first look at the cells and its start with them, as others may do."""
+
+    def __init__(self, console: Console, what: Callable[[], object]) -> None:
+        super().__init__(console)
+        self._what = what
+
+    def begin(self, cells: int, expected: Mapping[str, Cost] | None = None) -> None:
+        super().begin(cells, expected or {})
+        self._what()
+
+
+def run(sweep: Path, plan: Plan | None = None, meanwhile: Callable[[], object] = lambda: None) -> tuple[Outcome, str]:
     """Run a plan (by default of all frozen cells); the outcome, and what was shown."""
     directory = SweepDirectory(sweep)
     plan = plan or plan_of(directory)
     name = directory.add_plan(plan).name
     shown = io.StringIO()
     outcome = run_plan(
-        sweep, plan, name, display=Display(Console(file=shown, markup=False, highlight=False, soft_wrap=True))
+        sweep,
+        plan,
+        name,
+        display=Meanwhile(Console(file=shown, markup=False, highlight=False, soft_wrap=True), meanwhile),
     )
     return outcome, shown.getvalue()
 
@@ -262,3 +280,70 @@ def test_what_planning_expects_is_what_is_left(tmp_path: Path) -> None:
     run_plan(tmp_path, plan, "001.json", display=display, cost_of=cost_of)
     assert asked == ["measures", "nothing"]
     assert "(about 2 h 00 min left)" in shown.getvalue()
+
+
+def test_a_cell_that_was_changed_by_hand_is_named_and_the_others_run(tmp_path: Path) -> None:
+    """Whether before the queue began, or while it waited."""
+    sweep = tmp_path / "sweep"
+    early, late = freeze(sweep, "measures"), freeze(sweep, "prints")
+    freeze(sweep, "nothing")
+
+    def edit(file: Path) -> None:
+        file.write_text(file.read_text().replace("    repeats: 1", "    repeats: 2"))
+
+    edit(early)
+    outcome, shown = run(sweep, meanwhile=lambda: edit(late))
+    assert outcome.exit_code == 1
+    assert {cell.cell_id: cell.state for cell in outcome.cells} == {
+        "measures": "planned",
+        "nothing": "measured",
+        "prints": "planned",
+    }
+    for file in (early, late):
+        name = file.parent.name
+        assert f"not started {name}: {file}: was changed after it was frozen, and is no longer the cell {name}" in shown
+
+
+def test_a_cell_that_a_later_request_has_frozen_anew_goes_by_it_and_says_so(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    file = freeze(sweep, "nothing", timeout_s=60.0)
+    text = file.read_text().replace("timeout_s: 60.0", "timeout_s: 50.0")
+    _, shown = run(sweep, meanwhile=lambda: file.write_text(text))
+    note = "a later request of the sweep has frozen it with resources.timeout_s=50.0 instead of 60.0"
+    assert record(sweep, "nothing").notes == [note] and f"nothing: {note}" in shown
+
+
+@pytest.mark.parametrize("what", ["cell", "sweep"])
+def test_what_is_removed_while_a_queue_waits(tmp_path: Path, what: str) -> None:
+    sweep = tmp_path / "sweep"
+    freeze(sweep, "measures")
+    freeze(sweep, "nothing")
+    gone = sweep / "measures" if what == "cell" else sweep
+    outcome, shown = run(sweep, meanwhile=lambda: shutil.rmtree(gone))
+    assert set(outcome.faults) == ({"measures"} if what == "cell" else {"measures", "nothing"})
+    assert outcome.exit_code == 1
+    assert f"not started measures: {sweep}/measures/cell.yaml: cannot be read (No such file or directory)" in shown
+    assert sweep.exists() == (what == "cell"), "nothing is made again"
+
+
+def test_a_cell_that_cannot_be_recorded_is_lost_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue does not call it running, though this process, which has its lease, lives."""
+    sweep = tmp_path / "sweep"
+    freeze(sweep, "measures")
+    freeze(sweep, "nothing")
+    full = sweep / "measures" / "attempt-001" / "record.json"
+    write = Record.write
+
+    def refuse(document: Record, path: Path) -> None:
+        if path == full:
+            raise UnwritableFile(f"{path}: cannot be written (No space left on device)")
+        write(document, path)
+
+    monkeypatch.setattr(Record, "write", refuse)
+    outcome, shown = run(sweep)
+    assert {cell.cell_id: cell.state for cell in outcome.cells} == {"measures": "lost", "nothing": "measured"}
+    assert outcome.exit_code == 1
+    said = f"{full}: cannot be written (No space left on device); the attempt ended measured"
+    assert f"[1/2] measures {said}" in shown and f"  lost measures: {said}" in shown

@@ -18,6 +18,7 @@ from scalerlt.records.base import UnreadableDocument
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.plan import Plan
 from scalerlt.schema import load_cell
+from scalerlt.schema.frozen import load_frozen
 from scalerlt.schema.machine import Machine
 
 CPU = Machine(gpus=0, gpu_reason="none here", cpus=2)
@@ -280,6 +281,23 @@ def test_a_damaged_frozen_cell_is_written_again(tmp_path: Path) -> None:
         FrozenCell.read(file)
     freeze(plan, cells, tmp_path)
     assert FrozenCell.read(file).identity == cells[0].identity
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_frozen_cell_that_was_changed_by_hand_is_written_again(tmp_path: Path, settled: bool) -> None:
+    """Even of a cell that is not to be changed: it is no longer what was submitted or measured."""
+    request = compose([])
+    cells = resolve_all(request.cells, CPU)
+    plan = make_plan(request, cells, {})
+    sweep, _ = freeze(plan, cells, tmp_path)
+    file = sweep.cells()[0].cell_file
+    whole = file.read_text()
+    assert load_frozen(file)[1] == cells[0].cell
+    file.write_text(whole.replace("seed: 0", "seed: 1"))
+    with pytest.raises(UnreadableDocument, match="was changed after it was frozen"):
+        load_frozen(file)
+    freeze(plan, cells, tmp_path, lambda _: settled)
+    assert file.read_text() == whole
 
 
 def test_editing_a_configuration_file_changes_no_frozen_cell(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from worker.frozen import freeze, option
+from worker.frozen import freeze, freeze_config, option
 
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.lease import Lease
@@ -37,8 +37,7 @@ def mirrored_cell(
     if not timed:
         target = {"_target_": f"worker.probes.{probe}", "_check_": None}
         values["experiment"] = {**option("experiment", "gsm8k_reward"), **target}
-    cell.model_copy(update={"config": values, **frozen}).write(cell_file)
-    return cell_file
+    return freeze_config(cell_file.parent, values, **frozen)
 
 
 def leave_attempt(

@@ -1,6 +1,5 @@
 """Frozen cells whose experiment is one of the probes: the shipped default configuration with another `_target_`."""
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,10 @@ from typing import Any
 import yaml
 
 import scalerlt
+from scalerlt.planning.inputs import file_inputs
 from scalerlt.records.cell import FrozenCell
+from scalerlt.schema import load_cell
+from scalerlt.schema.identity import axes, identity, scientific_keys
 from scalerlt.worker.processes import search_path
 
 CONF = Path(scalerlt.__file__).resolve().parent / "conf"
@@ -61,16 +63,26 @@ def freeze(
         experiment: a whole experiment in the place of the probe's.
     """
     cell_id = cell_id or probe
-    directory = sweep / cell_id
-    directory.mkdir(parents=True)
-    FrozenCell(
+    config = probe_config(probe, device, timeout_s, ranks) | ({"experiment": experiment} if experiment else {})
+    (sweep / cell_id).mkdir(parents=True)
+    return freeze_config(sweep / cell_id, config)
+
+
+def freeze_config(directory: Path, config: dict[str, Any], **changed: Any) -> Path:
+    """Write a configuration as the frozen cell of a directory, whatever its name; returns the path of its cell.yaml."""
+    cell = load_cell(config)
+    inputs = file_inputs(cell)
+    content = scientific_keys(cell, inputs)
+    frozen = FrozenCell(
         identity_version=1,
-        identity=hashlib.sha256(cell_id.encode()).hexdigest(),
-        cell_id=cell_id,
-        sweep=sweep.name,
-        axes={"experiment": "probe", "probe": probe},
-        config=probe_config(probe, device, timeout_s, ranks) | ({"experiment": experiment} if experiment else {}),
-    ).write(directory / "cell.yaml")
+        identity=identity(content),
+        cell_id=directory.name,
+        sweep=directory.parent.name,
+        axes=axes(content),
+        inputs=inputs,
+        config=config,
+    )
+    frozen.model_copy(update=changed).write(directory / "cell.yaml")
     return directory / "cell.yaml"
 
 

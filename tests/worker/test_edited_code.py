@@ -39,6 +39,4 @@ def test_what_is_edited_between_submission_and_start_runs_and_is_noted(tmp_path:
     (record,) = records(sweep, "a")
     assert record.metrics["version"].value == 2
     revision, changes = git(checkout, "rev-parse", "HEAD")[:10], provenance(checkout)["git_diff_sha256"][:10]
-    assert record.notes == [
-        f"not what was submitted: {revision} with changes {changes} runs, {revision} was submitted"
-    ]
+    assert record.notes == [f"not what was submitted: {revision} with changes {changes} runs, {revision} was submitted"]

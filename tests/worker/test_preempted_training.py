@@ -11,10 +11,10 @@ import pytest
 import torch
 from experiments.small_training import SMALL
 from schema.plain_config import plain_config
+from worker.frozen import freeze_config
 from worker.job_sweep import FakeSlurm, make_queue, once, records
 
 from scalerlt.models.checkpoint import load_hf
-from scalerlt.records.cell import FrozenCell
 from scalerlt.records.record import Verdict
 from scalerlt.records.samples import read_samples
 from scalerlt.worker.fork_server import ForkServer
@@ -50,10 +50,7 @@ def freeze_training(sweep: Path, cell_id: str, probe: str, values: dict[str, Any
     config["resources"] = {"timeout_s": None}
     file = sweep / cell_id / "cell.yaml"
     file.parent.mkdir(parents=True)
-    FrozenCell(identity_version=1, identity="0" * 64, cell_id=cell_id, sweep=sweep.name, axes={}, config=config).write(
-        file
-    )
-    return file
+    return freeze_config(file.parent, config)
 
 
 def rows(attempt: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from worker.frozen import freeze, freeze_torchless
-from worker.job_sweep import FakeSlurm, make_queue, once, records
+from worker.job_sweep import MOMENT, FakeSlurm, make_queue, once, records
 
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.queue import Asked, Queue
@@ -132,14 +132,48 @@ def test_only_what_was_not_run_since_the_submission_runs(slurm: FakeSlurm, tmp_p
     assert ran == {"old", "preempted", "lost"}
 
 
+def test_what_was_tried_since_it_was_decided_makes_the_claim_fail(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Another queue measures a cell between this job's decision and its claim: that it has an answer counts."""
+    sweep = tmp_path / "sweep"
+    queue = make_queue(sweep, [{"a": "nothing", "b": "nothing"}])
+    claim = CellDirectory.claim
+
+    def too_late(cell: CellDirectory, seen: int | None = None) -> tuple[int, Path]:
+        if cell.path.name == "a":
+            _, attempt = claim(cell)
+            Record(
+                sweep="sweep", cell_id="a", axes={}, attempt=1, verdict=Verdict.MEASURED, started=MOMENT, ended=MOMENT
+            ).write(attempt / "record.json")
+        return claim(cell, seen)
+
+    monkeypatch.setattr(CellDirectory, "claim", too_late)
+    assert work_through(str(queue)) == 0
+    assert len(records(sweep, "a")) == 1 and len(records(sweep, "b")) == 1
+    assert "a: " in (shown := capfd.readouterr().out) and "attempt-001 was made by another process" in shown
+
+
+def test_a_cell_that_was_changed_by_hand_is_not_run(
+    slurm: FakeSlurm, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sweep = tmp_path / "sweep"
+    queue = make_queue(sweep, [{"a": "measures"}, {"b": "nothing"}])
+    file = sweep / "a" / "cell.yaml"
+    file.write_text(file.read_text().replace("    repeats: 1", "    repeats: 2"))
+    assert work_through(str(queue)) == 1
+    assert not list((sweep / "a").glob("attempt-*")) and len(records(sweep, "b")) == 1
+    assert f"a: not run: {file}: was changed after it was frozen, and is no longer the cell a" in capfd.readouterr().out
+
+
 def test_a_cell_that_takes_its_supervisor_with_it_is_not_tried_for_ever(slurm: FakeSlurm, tmp_path: Path) -> None:
     queue = make_queue(tmp_path / "sweep", [{"a": "nothing"}])
     work = WorkQueue(queue, SlurmJob.of_this_process())
     for number in (1, 2):
-        assert work.is_to_run("a")
+        assert work.to_run_after("a") == number - 1
         (tmp_path / "sweep" / "a" / f"attempt-{number:03d}").mkdir()
         os.utime(tmp_path / "sweep" / "a" / f"attempt-{number:03d}", (0, 0))
-    assert not work.is_to_run("a")
+    assert work.to_run_after("a") is None
 
 
 def test_one_item_of_its_own(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -332,7 +366,7 @@ class TestEnding:
         work_through(str(queue))
         assert len(records(sweep, "b")) == 1, "the user ended it"
         slurm.starts("77", RESTART_COUNT=1)
-        assert WorkQueue(queue, SlurmJob.of_this_process()).is_to_run("b"), "no cancelling: it was started again"
+        assert WorkQueue(queue, SlurmJob.of_this_process()).to_run_after("b"), "no cancelling: it was started again"
 
     def test_slurm_requeues_what_it_preempts(self, slurm: FakeSlurm, tmp_path: Path) -> None:
         sweep = tmp_path / "sweep"

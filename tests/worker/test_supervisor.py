@@ -46,7 +46,7 @@ def test_a_cell_that_measures(supervisor: Supervisor, tmp_path: Path, request: p
     assert (record.sweep, record.cell_id, record.attempt) == ("sweep", "measures", 1)
     assert (record.plan, record.order, record.bundle) == ("001.json", 3, "b")
     assert record.start == request.node.callspec.params["supervisor"]
-    assert record.axes == {"experiment": "probe", "probe": "measures"}
+    assert record.axes["experiment"] == "probe"
     assert record.environment["host"]
     assert record.provenance["packages"]["torch"]
     (rank,) = record.ranks
@@ -197,13 +197,47 @@ def test_a_target_that_does_not_exist(supervisor: Supervisor, tmp_path: Path) ->
     assert record.overhead_seconds is None, "no experiment ran"
 
 
-def test_a_configuration_that_is_not_valid_is_recorded(supervisor: Supervisor, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("repeats: 1", "repeats: -1", r"not a configuration that can be run \(experiment\.repeats=-1"),
+        ("    repeats: 1", "    repeats: 2", "was changed after it was frozen, and is no longer the cell measures"),
+        ("precision: fp32", "precision: fp64", "was changed after it was frozen, and is no longer the cell measures"),
+        ("cell_id: measures", "cell_id: another", "holds another cell, another"),
+    ],
+)
+def test_a_cell_that_was_changed_after_it_was_frozen_is_not_run(
+    supervisor: Supervisor, tmp_path: Path, old: str, new: str, said: str
+) -> None:
     cell_file = freeze(tmp_path, "measures")
-    cell_file.write_text(cell_file.read_text().replace("repeats: 1", "repeats: -1"))
+    text = cell_file.read_text()
+    assert old in text
+    cell_file.write_text(text.replace(old, new))
+    with pytest.raises(UnreadableDocument, match=said):
+        supervisor.run(cell_file)
+    assert not attempt_of(cell_file).exists()
+
+
+def test_what_is_no_part_of_the_identity_may_be_changed(supervisor: Supervisor, tmp_path: Path) -> None:
+    cell_file = freeze(tmp_path, "nothing", timeout_s=60.0)
+    cell_file.write_text(cell_file.read_text().replace("timeout_s: 60.0", "timeout_s: 61.0"))
+    assert supervisor.run(cell_file).verdict is Verdict.MEASURED
+
+
+def test_a_cell_that_is_changed_while_it_starts_has_failed(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process looks again: it is its own reading that it runs."""
+    cell_file = freeze(tmp_path, "measures")
+    claim = CellDirectory.claim
+
+    def edit(cell: CellDirectory, seen: int | None = None) -> tuple[int, Path]:
+        cell_file.write_text(cell_file.read_text().replace("    repeats: 1", "    repeats: 2"))
+        return claim(cell, seen)
+
+    monkeypatch.setattr(CellDirectory, "claim", edit)
     record = supervisor.run(cell_file)
-    assert record.verdict is Verdict.FAILED
-    assert "experiment.repeats=-1" in (record.reason or "")
-    assert record.ranks == []
+    assert record.verdict is Verdict.FAILED and "was changed after it was frozen" in (record.reason or "")
 
 
 def test_a_cell_file_that_is_none_starts_nothing(supervisor: Supervisor, tmp_path: Path) -> None:
