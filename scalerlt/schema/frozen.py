@@ -12,7 +12,7 @@ from scalerlt.schema.identity import axes, identity, scientific_keys
 def load_frozen(file: Path) -> tuple[FrozenCell, Cell]:
     """Read a `cell.yaml` that is to be run.
 
-    What is no part of the identity (limits, gates, trackers, paths) may be another than it was planned with.
+    What is no part of the identity (limits, gates, trackers) may be another than it was planned with.
 
     Raises:
         UnreadableDocument: there is none, it is another cell's, or it was changed after it was frozen.
@@ -31,12 +31,16 @@ def load_frozen(file: Path) -> tuple[FrozenCell, Cell]:
 
 
 def is_intact(frozen: FrozenCell, cell: Cell) -> bool:
-    """Whether a configuration is the one that the identity stands for.
+    """Whether a configuration is the one that the identity stands for, and reads the files that were digested.
 
     Args:
         cell: what the frozen configuration says.
     """
+    for key, file in frozen.inputs.items():
+        group, _, name = key.partition(".")
+        if frozen.config.get(group, {}).get(name) != file.path:
+            return False
     try:
         return identity(scientific_keys(cell, frozen.inputs)) == frozen.identity
-    except KeyError:  # a file without its digest
+    except (KeyError, ValueError):  # a file without its digest, or a number that JSON does not have
         return False

@@ -72,6 +72,9 @@ def freeze_config(directory: Path, config: dict[str, Any], **changed: Any) -> Pa
     """Write a configuration as the frozen cell of a directory, whatever its name; returns the path of its cell.yaml."""
     cell = load_cell(config)
     inputs = file_inputs(cell)
+    for key, file in inputs.items():
+        group, _, name = key.partition(".")
+        config = {**config, group: {**config[group], name: file.path}}
     content = scientific_keys(cell, inputs)
     frozen = FrozenCell(
         identity_version=1,

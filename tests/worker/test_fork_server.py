@@ -111,8 +111,8 @@ def test_children_run_the_code_that_the_server_imported(tmp_path: Path, monkeypa
     source = "def run(cell, recorder):\n    recorder.metric('version', {})\n"
     module.write_text(source.format(1))
     monkeypatch.syspath_prepend(str(tmp_path))
-    cell_file = freeze(tmp_path / "sweep", "nothing")
-    cell_file.write_text(cell_file.read_text().replace("worker.probes.nothing", "edited.run"))
+    edited = {"name": "probe", "_target_": "edited.run", "warmup": 0, "repeats": 1}
+    cell_file = freeze(tmp_path / "sweep", "nothing", experiment=edited)
     with ForkServer(["edited", "no.such.module"]) as server:
         server.ensure()
         module.write_text(source.format(2))

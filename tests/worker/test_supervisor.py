@@ -203,6 +203,11 @@ def test_a_target_that_does_not_exist(supervisor: Supervisor, tmp_path: Path) ->
         ("repeats: 1", "repeats: -1", r"not a configuration that can be run \(experiment\.repeats=-1"),
         ("    repeats: 1", "    repeats: 2", "was changed after it was frozen, and is no longer the cell measures"),
         ("precision: fp32", "precision: fp64", "was changed after it was frozen, and is no longer the cell measures"),
+        (
+            "    weights: pkg://",
+            "    weights: /",
+            "was changed after it was frozen, and is no longer the cell measures",
+        ),
         ("cell_id: measures", "cell_id: another", "holds another cell, another"),
     ],
 )
