@@ -21,4 +21,4 @@ export HF_HUB_OFFLINE=1
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output SWEEP/submissions/001/submitit/%A_%a_%t_log.out --error SWEEP/submissions/001/submitit/%A_%a_%t_log.err --export=ALL --cpus-per-task=8 PYTHON -u -m scalerlt.launching.slurm.job SWEEP/submissions/001/submitit
+srun --unbuffered --output SWEEP/submissions/001/submitit/%A_%a_%t_log.out --error SWEEP/submissions/001/submitit/%A_%a_%t_log.err --export=ALL --cpus-per-task=8 sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && exec env --block-signal=USR2 "$@"; exec "$@"' sh PYTHON -u -m scalerlt.launching.slurm.job SWEEP/submissions/001/submitit
