@@ -1,9 +1,11 @@
 """What earlier runs left half done gets its verdict before a queue starts: no attempt stays without a record.
 
-The verdict is `lost`, but where Slurm knows how the job ended that held the attempt. The reason says who was asked.
+The verdict is `lost`, but where Slurm, or the job's log, knows how the job ended that held the attempt. The reason says
+who was asked.
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -12,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from scalerlt.launching.jobs import Jobs, JobState
-from scalerlt.records.base import FileFault, UnreadableDocument, write_once, writing
+from scalerlt.records.base import FileFault, UnreadableDocument, open_file, write_once, writing
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.journal import Journal
 from scalerlt.records.lease import Lease, boot_id
@@ -26,6 +28,7 @@ from scalerlt.records.store import (
     SweepDirectory,
     keep_aside,
 )
+from scalerlt.records.submission import SUBMISSIONS
 
 NO_SLURM = Jobs()
 AT_ONCE_SECONDS = 60.0
@@ -41,6 +44,9 @@ _BY_STATE: dict[str, tuple[Verdict, str]] = {
     "TIMEOUT": (Verdict.TIMEOUT, "Slurm ended its job {job} at its time limit"),
 }
 """The verdict of an attempt whose supervisor had no time to record it, by how its job ended."""
+_OUT_OF_MEMORY = re.compile(r"^slurmstepd\S*: error: (.*(?:memory limit|oom[-_]kill).*)$", re.MULTILINE | re.IGNORECASE)
+LOG_BYTES = 64 * 1024
+"""How much of the end of a job's log is looked through."""
 
 
 @dataclass(frozen=True)
@@ -124,16 +130,29 @@ def fate_of(attempt: Attempt, jobs: Jobs = NO_SLURM) -> Fate:
 def _by_slurm(attempt: Attempt, lease: Lease, job_id: str, died: str, jobs: Jobs) -> Fate:
     found = jobs.ended(job_id)
     said = what_was_said(job_id, found, jobs)
-    if found is None or found.state not in _BY_STATE:
+    state = None if found is None else found.state
+    if state not in _BY_STATE and (words := _words_on_memory(attempt, job_id)):
+        state, said = "OUT_OF_MEMORY", f"{said}; its log says {words}"
+    if state not in _BY_STATE:
         if jobs.started_again(lease):
             died = f"its Slurm job {job_id} was ended and put back into the queue"
         return Fate(Verdict.LOST, f"{died} ({said})")
-    verdict, sentence = _BY_STATE[found.state]
+    verdict, sentence = _BY_STATE[state]
     reason = f"{sentence.format(job=job_id)} ({said})"
     if verdict is Verdict.OOM and (together := _in_hand(attempt, lease)) > 1:
         # oom is an answer, and one that rules out larger cells
         return Fate(Verdict.LOST, f"{reason}; which of {together} cells that it ran took it cannot be told")
-    return Fate(verdict, reason, found.state)
+    return Fate(verdict, reason, state)
+
+
+def _words_on_memory(attempt: Attempt, job_id: str) -> str | None:
+    """What slurmstepd wrote into the job's log when memory ran out, which is FAILED where no cgroup counts it."""
+    for log in sorted((attempt.path.parents[1] / SUBMISSIONS).glob(f"*/submitit/{job_id}_*_log.err")):
+        with suppress(OSError), open_file(log) as file:
+            file.seek(max(0, log.stat().st_size - LOG_BYTES))
+            if found := _OUT_OF_MEMORY.search(file.read().decode(errors="replace")):
+                return found[1].strip()
+    return None
 
 
 def _in_hand(attempt: Attempt, lease: Lease) -> int:

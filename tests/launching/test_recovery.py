@@ -150,6 +150,40 @@ def test_of_several_cells_in_a_job_without_memory_none_is_blamed(tmp_path: Path)
         assert Record.read(sweep / cell_id / "attempt-001" / "record.json").verdict is Verdict.LOST
 
 
+SLURM_22 = """\
+step 3 of 10
+slurmstepd-n1: error: StepId=7.0 exceeded memory limit (1227337728 > 1073741824), being killed
+srun: Job step aborted: Waiting up to 5 seconds for job step to finish.
+slurmstepd-n1: error: Exceeded job memory limit
+"""
+SLURM_20 = (
+    "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0 cgroup. Some of your processes may have died.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "verdict", "words"),
+    [
+        (SLURM_22, Verdict.OOM, "StepId=7.0 exceeded memory limit (1227337728 > 1073741824), being killed"),
+        (SLURM_20, Verdict.OOM, "Detected 1 oom-kill event(s) in StepId=7.0 cgroup."),
+        ("RuntimeError: exceeded memory limit\n", Verdict.LOST, "died without a record"),
+    ],
+)
+@pytest.mark.parametrize("slurm", [FakeSlurm(known={"7": JobState("7", "FAILED", source="scontrol")}), FakeSlurm()])
+def test_memory_that_ran_out_is_told_by_the_log_where_slurm_says_failed(
+    tmp_path: Path, slurm: FakeSlurm, log: str, verdict: Verdict, words: str
+) -> None:
+    sweep = sweep_of(tmp_path / "sweep", "a")
+    attempt(sweep, "a")
+    (sweep / "submissions/002/submitit").mkdir(parents=True)
+    (sweep / "submissions/002/submitit/7_0_log.err").write_text(log)
+    (sweep / "submissions/002/submitit/8_0_log.err").write_text(SLURM_22)
+    record = recovered(sweep, slurm)
+    assert record.verdict is verdict
+    assert words in (record.reason or "")
+    assert (record.failure is not None and record.failure.type == "OUT_OF_MEMORY") == (verdict is Verdict.OOM)
+
+
 def test_an_earlier_cell_of_a_job_without_memory_is_no_suspect(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path / "sweep", "recorded", "requeued", "a")
     attempt(sweep, "recorded", started=500, heartbeat=310, verdict=Verdict.MEASURED)

@@ -98,7 +98,7 @@ class Configuration:
     nodes: int = 2
     fragile: int = 3
     gpus: int = 2
-    cpus: int = 8
+    cpus: int = max(8, 2 * (os.cpu_count() or 1))
     memory_mb: int = 6000
 
     @property

@@ -67,6 +67,7 @@ def waits(cell: Cell, recorder: Recorder) -> None:
 def shares(cell: Cell, recorder: Recorder) -> None:
     """Says on which GPU it was and when; seed 3 kills itself the first time."""
     recorder.metric("gpu", os.environ.get("CUDA_VISIBLE_DEVICES", "unset"))
+    recorder.metric("cpus", json.dumps(sorted(os.sched_getaffinity(0))))
     recorder.metric("began", time.time(), "s")
     time.sleep(1.5)
     if cell.seed == 3 and recorder.attempt.name == "attempt-001":
@@ -89,3 +90,5 @@ def _tell_where(recorder: Recorder) -> None:
     recorder.metric("node", os.environ.get("SLURMD_NODENAME", "unset"))
     recorder.metric("affinity", len(os.sched_getaffinity(0)))
     recorder.metric("offline", os.environ.get("HF_HUB_OFFLINE", "unset"))
+    for name in ("FROM_SETUP", "FROM_ENV", "FROM_PYTHON", "SLURM_JOB_GPUS"):
+        recorder.metric(name, os.environ.get(name, "unset"))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from slurm.conftest import PATIENCE, Lab, wait_for
 
 from scalerlt.records.record import Verdict
@@ -71,13 +72,13 @@ def test_a_node_that_fails_for_good(lab: Lab) -> None:
 def test_more_memory_than_the_job_was_given(lab: Lab) -> None:
     """Without cgroups only a cluster with accounting enforces it; the supervisor is killed with the cell."""
     if not lab.cluster.accounting:
-        assert "jobacct_gather/none" in lab.cluster.ask("scontrol", "show", "config"), "nothing here looks at memory"
-        return
+        pytest.skip("without accounting and cgroups, as on this cluster, nothing looks at memory")
     experiment = lab.experiment("takes_memory")
-    lab.scalerlt(*lab.submission(f"experiment={experiment}", "seed=0", "hydra.launcher.wait=true"), expect=1)
+    lab.scalerlt(*lab.submission(f"experiment={experiment}", "seed=0", "hydra.launcher.wait=true"))
     ((record,),) = lab.records("adhoc-takes_memory").values()
-    assert record.verdict in (Verdict.OOM, Verdict.LOST), record.reason
-    assert "memory" in (record.reason or "") or "FAILED" in (record.reason or ""), record.reason
+    assert record.verdict is Verdict.OOM, record.reason
+    assert "was killed because memory ran out" in (record.reason or "")
+    assert record.failure is not None and record.failure.phase == "fill"
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """One job that works through many cells, several at a time."""
 
+import json
+import os
+
 from slurm.conftest import Lab, wait_for
 
 from scalerlt.records.record import Record, Verdict
@@ -42,10 +45,14 @@ def test_twelve_cells_on_two_gpus_of_one_job_that_ends_too_early(lab: Lab) -> No
     measured = [attempts[-1] for attempts in records.values()]
     assert {record.metrics["gpu"].value for record in measured} == {"0", "1"}
     assert not [pair for pair in pairs(measured) if overlap(*pair) and pair[0].metrics["gpu"] == pair[1].metrics["gpu"]]
+    for record in measured:
+        assert json.loads(str(record.metrics["cpus"].value)) == record.slurm["cpus"], "its own part, and no more"
     together = [pair for pair in pairs(measured) if overlap(*pair)]
     assert together, "two at a time"
     for one, other in together:
         assert other.cell_id in one.beside and one.cell_id in other.beside
+        if len(os.sched_getaffinity(0)) > 1:
+            assert not set(one.slurm["cpus"]) & set(other.slurm["cpus"])
     assert len({str(record.slurm["job_id"]) for record in measured}) == 2
 
 

@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import sys
 
 import yaml
 from slurm.conftest import Lab, wait_for
@@ -128,3 +129,15 @@ def test_what_slurm_told_the_caller_is_not_passed_on(lab: Lab) -> None:
     assert int(record.environment["slurm"]["SLURM_CPUS_ON_NODE"]) == cpus
     assert [note for note in record.notes if str(len(had)) in note and str(cpus) in note], record.notes
     assert record.metrics["offline"].value == "1"
+
+
+def test_what_a_job_is_given_beside_its_size(lab: Lab) -> None:
+    experiment = lab.experiment("measures")
+    given = ["setup=['export FROM_SETUP=1','export LOST=2']", "env.FROM_ENV='a b'", "comment='for table 3'"]
+    given += ["gres=gpu:1", "python='env FROM_PYTHON=3 PYTHON'".replace("PYTHON'", f"{sys.executable}'"), "wait=true"]
+    overrides = [f"hydra.launcher.{one}" if not one.startswith("env.") else f"+hydra.launcher.{one}" for one in given]
+    lab.scalerlt(*lab.submission(f"experiment={experiment}", "seed=0", *overrides, device="cuda"))
+    ((record,),) = lab.records("adhoc-measures").values()
+    found = {name: record.metrics[name].value for name in ("FROM_SETUP", "FROM_ENV", "FROM_PYTHON", "SLURM_JOB_GPUS")}
+    assert found == {"FROM_SETUP": "1", "FROM_ENV": "a b", "FROM_PYTHON": "3", "SLURM_JOB_GPUS": "0"}
+    assert "for table 3" in lab.cluster.ask("scontrol", "show", "job", str(record.slurm["job_id"]))
