@@ -185,6 +185,8 @@ def _problem(
     part, _, last = key.rpartition(".")
     if key in valid and last in OF_THE_OPTION:
         return f"{key} belongs to the option of {part} and cannot be set; choose another option, or write one in a file"
+    if without := _chosen_without(key, chosen) if key in valid else []:
+        return f"{key} is not a configuration key of {' and '.join(without)}, which is chosen too; sweep them apart"
     if key in valid or key.startswith("device.env."):
         return None
     if having := _options_with(key, options, known):
@@ -193,6 +195,17 @@ def _problem(
         return f"{key} is not a configuration key of {own}; {_listed(having)} it"
     names = [name for name in valid if not name.endswith((".name", "_"))]
     return f"{key} is not a configuration key{nearest(key, [*names, *known], fallback=[*GROUPS, *TOP_LEVEL])}"
+
+
+def _chosen_without(key: str, chosen: dict[str, set[str]]) -> list[str]:
+    """Of the options that are chosen for the key's config group those that lack it, as `group=option`."""
+    group = key.partition(".")[0]
+    options = [option.strip("'\"") for option in chosen.get(group, ())] if group in GROUPS else []
+    return [
+        f"{group}={option}"
+        for option in sorted(options)
+        if key != group and key not in _dataclass_keys(schema_of(group, option), group)
+    ]
 
 
 def _options_with(key: str, options: Options, known: Sequence[str]) -> list[str]:

@@ -152,6 +152,10 @@ def test_a_value_with_a_blank_is_told_as_it_is_written(override: str, said: str)
         ("task.rollouts='~no_such_user/file'", "cannot be read"),
         ("device.memory_limit=9999999TiB", "more than any machine has"),
         ("device.threads=1000000", "less than or equal to 4096"),
+        (
+            "experiment=gsm8k_reward,actor_update experiment.eval_problems=200",
+            "experiment.eval_problems is not a configuration key of experiment=actor_update, which is chosen too",
+        ),
     ],
 )
 def test_one_clear_line_for_a_wrong_value(override: str, said: str) -> None:
