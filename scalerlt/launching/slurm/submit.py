@@ -22,7 +22,7 @@ from scalerlt.launching.slurm.items import ResourceGroup
 from scalerlt.launching.slurm.job import WorkThrough
 from scalerlt.launching.slurm.snapshot import import_root, take_snapshot
 from scalerlt.planning.launcher import SlurmSettings
-from scalerlt.records.base import now, write_exclusively
+from scalerlt.records.base import now, write_exclusively, writing
 from scalerlt.records.plan import Plan
 from scalerlt.records.queue import Asked, Queue
 from scalerlt.records.store import SweepDirectory
@@ -193,7 +193,8 @@ def _prepare(
     )
     file = write_exclusively(sweep.path / SUBMISSIONS, ".json", submission.to_json()).absolute()
     folder = file.with_suffix("")
-    folder.mkdir()
+    with writing(folder):
+        folder.mkdir()
     submission.job_name = f"{sweep.name}-{file.stem}"
     if settings.snapshot:
         submission.snapshot = str(take_snapshot(folder, plan.provenance))

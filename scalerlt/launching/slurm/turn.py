@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from scalerlt.records.base import writing
 from scalerlt.records.submission import SUBMISSIONS
 
 LOCK = ".lock"
@@ -22,10 +23,15 @@ def turn(sweep: Path, say: Callable[[str], None], give_up: Callable[[], bool]) -
     Args:
         say: told once that somebody else is at it.
         give_up: asked while waiting; then it goes on without.
+
+    Raises:
+        UnwritableFile: the sweep's directory is not to be written to.
     """
-    folder = sweep / SUBMISSIONS
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a") as file:
+    lock = sweep / SUBMISSIONS / LOCK
+    with writing(lock):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("a")
+    with file:
         said = False
         while not give_up():
             try:

@@ -31,7 +31,7 @@ from scalerlt.launching.slurm.run import check_slurm
 from scalerlt.launching.slurm.turn import turn
 from scalerlt.launching.status import status
 from scalerlt.launching.under_way import under_way
-from scalerlt.records.base import now
+from scalerlt.records.base import UnwritableFile, now
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.record import Record, Verdict
@@ -421,3 +421,12 @@ def test_two_submissions_at_once_take_turns(three: SweepDirectory, mock_slurm: M
     assert len(mock_slurm.calls("sbatch")) == 1
     with turn(three.path, said.append, lambda: False), turn(three.path, said.append, lambda: bool(said)):
         assert said == [f"waiting: another process submits cells of {three.path}"]
+
+
+def test_a_sweep_that_cannot_be_written_to_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "submissions").write_text("")
+    with (
+        pytest.raises(UnwritableFile, match=r"\.lock: cannot be written"),
+        turn(tmp_path, print, lambda: True),
+    ):
+        pass
