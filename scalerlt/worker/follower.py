@@ -42,6 +42,7 @@ def follow(folder: Path, place: Place) -> int:
         while True:
             if leader.look() and leader.latest is not None:
                 here.obey(leader.latest)
+                beat.tell()
             if leader.latest is not None and leader.latest.over:
                 return 0
             if leader.silence is not None:

@@ -222,7 +222,7 @@ def test_a_rank_that_cannot_be_started_is_named(tmp_path: Path, monkeypatch: pyt
     with task(tmp_path / "talk", 1), Leader(tmp_path / "talk", HOSTS) as leader:
         record = Supervisor(nodes=leader).run(cell_file)
     assert record.verdict is Verdict.FAILED
-    assert (record.reason or "").startswith("rank 1 on second-node: could not be started ([Errno 2] No such file")
+    assert (record.reason or "").startswith("rank 1 on second-node: could not be started (/no/such/folder/")
     assert record.ranks[0].signal is not None and record.ranks[1].pid is None
 
 

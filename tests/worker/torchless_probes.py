@@ -38,15 +38,21 @@ def second_rank_raises(cell: Cell, recorder: Recorder) -> None:
         _wait(partners)
 
 
+_HELD: list[socket.socket] = []
+"""As a process group does, the connections last until the process ends, which is after its last word."""
+
+
 def _partners() -> list[socket.socket]:
     """Of rank 0 all others, of each of them rank 0."""
     meeting = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if os.environ["RANK"] == "0":
         with socket.create_server(meeting) as server:
-            return [server.accept()[0] for _ in range(int(os.environ["WORLD_SIZE"]) - 1)]
+            _HELD.extend(server.accept()[0] for _ in range(int(os.environ["WORLD_SIZE"]) - 1))
+        return _HELD
     while True:
         try:
-            return [socket.create_connection(meeting)]
+            _HELD.append(socket.create_connection(meeting))
+            return _HELD
         except ConnectionRefusedError:
             time.sleep(0.02)
 
