@@ -7,7 +7,7 @@ who was asked.
 import json
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -131,8 +131,10 @@ def _by_slurm(attempt: Attempt, lease: Lease, job_id: str, died: str, jobs: Jobs
     found = jobs.ended(job_id)
     said = what_was_said(job_id, found, jobs)
     state = None if found is None else found.state
-    if state not in _BY_STATE and (words := _words_on_memory(attempt, job_id)):
-        state, said = "OUT_OF_MEMORY", f"{said}; its log says {words}"
+    if state in (None, "FAILED") and not jobs.started_again(lease):
+        words = _words_on_memory(attempt, job_id if found is None else found.job_id)
+        if words is not None and not _is_told_already(attempt, job_id):
+            state, said = "OUT_OF_MEMORY", f"{said}; its log says {words}"
     if state not in _BY_STATE:
         if jobs.started_again(lease):
             died = f"its Slurm job {job_id} was ended and put back into the queue"
@@ -146,8 +148,10 @@ def _by_slurm(attempt: Attempt, lease: Lease, job_id: str, died: str, jobs: Jobs
 
 
 def _words_on_memory(attempt: Attempt, job_id: str) -> str | None:
-    """What slurmstepd wrote into the job's log when memory ran out, which is FAILED where no cgroup counts it."""
-    for log in sorted((attempt.path.parents[1] / SUBMISSIONS).glob(f"*/submitit/{job_id}_*_log.err")):
+    """What slurmstepd wrote into the job's log when memory ran out; where no cgroup counts it, Slurm says FAILED."""
+    for log in (attempt.path.parents[1] / SUBMISSIONS).glob("*/submitit/*_log.err"):
+        if not re.fullmatch(rf"{re.escape(job_id)}_\d+_log\.err", log.name):  # 47_3_0_log.err is of 47_3, not of 47
+            continue
         with suppress(OSError), open_file(log) as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))
             if found := _OUT_OF_MEMORY.search(file.read().decode(errors="replace")):
@@ -155,17 +159,28 @@ def _words_on_memory(attempt: Attempt, job_id: str) -> str | None:
     return None
 
 
+def _is_told_already(attempt: Attempt, job_id: str) -> bool:
+    """Whether another attempt of the same job has its `oom`: the words in the log, which all share, are of that one."""
+    for other in _others_of_job(attempt, job_id):
+        if other.record is not None and other.record.verdict is Verdict.OOM:
+            return True
+    return False
+
+
+def _others_of_job(attempt: Attempt, job_id: str) -> Iterator[Attempt]:
+    """Attempts at cells of the same sweep that were in the same job."""
+    for cell in SweepDirectory(attempt.path.parents[1]).cells():
+        with suppress(UnreadableDocument):
+            yield from (one for one in cell.attempts() if one.lease is not None and one.lease.slurm_job_id == job_id)
+
+
 def _in_hand(attempt: Attempt, lease: Lease) -> int:
     """How many attempts the job of one had in hand at its end, of the same sweep, and left to be recorded by others."""
     found = 0
-    for cell in SweepDirectory(attempt.path.parent.parent).cells():
-        with suppress(UnreadableDocument):
-            for other in cell.attempts():
-                held = other.lease
-                if held is None or held.slurm_job_id != lease.slurm_job_id:
-                    continue
-                by_others = other.record is None or other.record.ended == held.heartbeat
-                found += by_others and abs(held.age_seconds(lease.heartbeat)) < AT_ONCE_SECONDS
+    for other in _others_of_job(attempt, lease.slurm_job_id or ""):
+        held = other.lease
+        if held is not None and (other.record is None or other.record.ended == held.heartbeat):
+            found += abs(held.age_seconds(lease.heartbeat)) < AT_ONCE_SECONDS
     return found
 
 

@@ -93,15 +93,7 @@ class Forecast:
         return plain | {"total": {"states": states, **asdict(self.total)}, "margins": [asdict(m) for m in self.margins]}
 
 
-def running_here(attempts: Mapping[str, list[Attempt]]) -> dict[str, UnderWay]:
-    """The cells that run, by what their files say."""
-    running = (cell_id for cell_id, of_cell in attempts.items() if any(attempt.is_running for attempt in of_cell))
-    return dict.fromkeys(running, UnderWay("running"))
-
-
-def forecast(
-    plan: Plan, cells: Iterable[ResolvedCell], request: Request, find_under_way: FindUnderWay = running_here
-) -> Forecast:
+def forecast(plan: Plan, cells: Iterable[ResolvedCell], request: Request, find_under_way: FindUnderWay) -> Forecast:
     """Look at the records of `runs_dir` and at this machine.
 
     Args:

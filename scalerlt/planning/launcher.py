@@ -1,7 +1,7 @@
 """The settings of `hydra/launcher`, typed: how the cells of a plan are run, here or by a Slurm cluster."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
@@ -221,8 +221,8 @@ class SlurmSettings:
             self,
             gpus_per_node=None,
             gres=",".join(others) or None,
-            sbatch={name: value for name, value in self.sbatch.items() if not _is_of_gpus(name)},
-            srun_args=[argument for argument in self.srun_args if not _is_of_gpus(argument)],
+            sbatch={name: value for name, value in self.sbatch.items() if not _is_of_gpus(f"--{name}={value}")},
+            srun_args=[word for one in _arguments(self.srun_args) if not _is_of_gpus("=".join(one)) for word in one],
         )
 
 
@@ -231,9 +231,22 @@ def _entries(gres: str | None) -> list[str]:
     return re.split(r",(?![^(]*\))", gres) if gres else []
 
 
+def _arguments(words: Sequence[str]) -> Iterator[list[str]]:
+    """Each option of a command line with what belongs to it: `--mem 1` is two words, `--mem=1` and `-n1` are one."""
+    waiting: list[str] = []
+    for word in words:
+        if word.startswith("-") and waiting:
+            yield waiting
+            waiting = []
+        waiting.append(word)
+    if waiting:
+        yield waiting
+
+
 def _is_of_gpus(option: str) -> bool:
-    """`gpu-bind`, `mem-per-gpu`, `--gpus-per-task=1`."""
-    return re.search(r"(^|-)gpus?(-|$)", option.partition("=")[0]) is not None
+    """`--gpu-bind=none`, `--mem-per-gpu`, `-G2`, `--gres=gpu:1`, `--tres-per-task=gres/gpu:1`."""
+    name, _, value = option.partition("=")
+    return re.search(r"-gpus?(-|$)|^-G", name) is not None or (name.startswith(("--gres", "--tres")) and "gpu" in value)
 
 
 Settings = LocalSettings | SlurmSettings

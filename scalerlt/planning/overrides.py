@@ -143,7 +143,10 @@ def as_written(override: str) -> str:
     plain = re.sub(r"\\(.)", r"\1", value)
     if plain == value or value.startswith(("'", '"')):
         return override
-    return f"{key}{sign}{plain}" if value.startswith(("[", "{")) else f"{key}{sign}'{plain}'"
+    if value.startswith(("[", "{")):
+        return f"{key}{sign}{plain}"
+    quote = '"' if "'" in plain else "'"
+    return f"{key}{sign}{quote}{plain}{quote}"
 
 
 def _not_an_override(text: str, detail: str) -> str:

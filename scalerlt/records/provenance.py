@@ -63,7 +63,7 @@ def another_code(runs: Mapping[str, Any], submitted: Mapping[str, Any]) -> str |
     if not changed:
         return None
     now_runs, was_submitted = (", ".join(code[part] for part in changed) for code in (ran, sent))
-    return f"not what was submitted: {now_runs} runs, {was_submitted} was submitted"
+    return f"another code than was submitted: it runs {now_runs}; submitted was {was_submitted}"
 
 
 def _code(told: Mapping[str, Any]) -> dict[str, str]:
@@ -71,7 +71,7 @@ def _code(told: Mapping[str, Any]) -> dict[str, str]:
     parts = {}
     if told.get("git_revision"):
         changes = told.get("git_diff_sha256")
-        parts["git"] = told["git_revision"][:10] + (f" with changes {changes[:10]}" if changes else "")
+        parts["git"] = f"revision {told['git_revision'][:10]}" + (f" with changes {changes[:10]}" if changes else "")
     if told.get("version"):
         parts["scalerlt"] = f"scalerlt {told['version']}"
     return parts | {name: f"{name} {version}" for name, version in told.get("packages", {}).items()}

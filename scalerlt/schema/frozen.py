@@ -24,8 +24,8 @@ def load_frozen(file: Path) -> tuple[FrozenCell, Cell]:
         raise UnreadableDocument(f"{file}: not a configuration that can be run ({error.problems[0]})") from error
     if not is_intact(frozen, cell) or frozen.axes != axes(scientific_keys(cell, frozen.inputs)):
         raise UnreadableDocument(
-            f"{file}: was changed after it was frozen, and is no longer the cell {frozen.cell_id}; "
-            "start the sweep again to have it frozen anew"
+            f"{file}: was changed after it was frozen, and is no longer the cell {frozen.cell_id} (or another version "
+            "of ScaleRLT froze it); start the sweep again to have it frozen anew"
         )
     return frozen, cell
 

@@ -124,7 +124,9 @@ def of_rank(rank: Rank, ranks: list[Rank], kernel_killed: bool) -> Outcome:
     if rank.lost is not None:
         return Outcome(Verdict.KILLED, f"{named}{rank.lost}{where}", _failure(rank, "NodeLost", rank.lost))
     if rank.exit_code == UNWRITABLE:
-        text = "could not write what it recorded: the disk is full, or its directory gone or not to be written to"
+        text = (
+            f"could not write {rank.journal.path.name}: the disk is full, or its directory gone or not to be written to"
+        )
         return Outcome(Verdict.FAILED, f"{named}{text}{where}", _failure(rank, "UnwritableFile", text))
     if rank.signal is None:
         text = f"exited with code {rank.exit_code} without a result"

@@ -219,9 +219,8 @@ class Watch:
         if moment >= self._next_heartbeat:
             self._next_heartbeat = moment + HEARTBEAT_SECONDS
             self._lease.heartbeat = now()
-            with suppress(
-                UnwritableFile
-            ):  # no reason to end what measures; on this host the process is the sign of life
+            # A lease that cannot be written is no reason to end what measures: here the process is the sign of life.
+            with suppress(UnwritableFile):
                 self._lease.write(self._attempt / LEASE_FILE)
         if self._on_event is not None:
             self._on_event(self._glimpse(moment))

@@ -184,6 +184,35 @@ def test_memory_that_ran_out_is_told_by_the_log_where_slurm_says_failed(
     assert (record.failure is not None and record.failure.type == "OUT_OF_MEMORY") == (verdict is Verdict.OOM)
 
 
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETED", "NODE_FAIL"])
+def test_the_log_of_a_job_that_did_not_fail_blames_nobody(tmp_path: Path, state: str) -> None:
+    """It was written to before the job went back into the queue, or for an earlier cell."""
+    sweep = sweep_of(tmp_path / "sweep", "a")
+    attempt(sweep, "a")
+    (sweep / "submissions/001/submitit").mkdir(parents=True)
+    (sweep / "submissions/001/submitit/7_0_log.err").write_text(SLURM_22)
+    assert recovered(sweep, FakeSlurm(known={"7": JobState("7", state, source="scontrol")})).verdict is Verdict.LOST
+
+
+def test_the_log_of_a_job_whose_oom_is_told_blames_no_other(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path / "sweep", "told", "a")
+    attempt(sweep, "told", verdict=Verdict.OOM)
+    attempt(sweep, "a")
+    (sweep / "submissions/001/submitit").mkdir(parents=True)
+    (sweep / "submissions/001/submitit/7_0_log.err").write_text(SLURM_20)
+    assert recovered(sweep, FakeSlurm(known={"7": JobState("7", "FAILED", source="scontrol")})).verdict is Verdict.LOST
+
+
+@pytest.mark.parametrize(("job_id", "verdict"), [("5_3", Verdict.OOM), ("5_1", Verdict.LOST), ("5", Verdict.LOST)])
+def test_each_element_of_an_array_has_a_log_of_its_own(tmp_path: Path, job_id: str, verdict: Verdict) -> None:
+    """A process knows its own number, 7; Slurm tells which element of which array that is."""
+    sweep = sweep_of(tmp_path / "sweep", "a")
+    attempt(sweep, "a")
+    (sweep / "submissions/001/submitit").mkdir(parents=True)
+    (sweep / "submissions/001/submitit/5_3_0_log.err").write_text(SLURM_22)
+    assert recovered(sweep, FakeSlurm(known={"7": JobState(job_id, "FAILED", source="sacct")})).verdict is verdict
+
+
 def test_an_earlier_cell_of_a_job_without_memory_is_no_suspect(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path / "sweep", "recorded", "requeued", "a")
     attempt(sweep, "recorded", started=500, heartbeat=310, verdict=Verdict.MEASURED)

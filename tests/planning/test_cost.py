@@ -80,13 +80,13 @@ def test_what_is_unknown_is_counted_and_adds_nothing(tmp_path: Path) -> None:
 
 def forecast_of(runs: Path, *overrides: str, machine: Machine = CPU) -> Forecast:
     request, cells = resolved(runs, *overrides, machine=machine)
-    return forecast(make_plan(request, cells, {}), cells, request)
+    return forecast(make_plan(request, cells, {}), cells, request, lambda attempts: {})
 
 
 def test_gpu_hours_are_held_gpus_times_hours_and_may_be_limited(tmp_path: Path) -> None:
     request, cells = resolved(tmp_path, "experiment=rollout_throughput", "device=cuda", "seed=0,1,2", machine=GPU)
     record(tmp_path, cells[0], request, 7200.0)
-    seen = forecast(make_plan(request, cells, {}), cells, request)
+    seen = forecast(make_plan(request, cells, {}), cells, request, lambda attempts: {})
     assert [cell.state for cell in seen.cells] == ["measured", "to run", "to run"]
     assert seen.total.gpu_hours == 4.0  # the first is measured and does not run again
     refuse_above(4.0, seen)

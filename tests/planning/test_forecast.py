@@ -25,7 +25,7 @@ CPU = Machine(gpus=0, gpu_reason="none here", cpus=2)
 def seen(runs: Path, *overrides: str) -> Forecast:
     request = compose([*overrides, f"runs_dir={runs}"])
     cells = resolve_all(request.cells, CPU)
-    return forecast(make_plan(request, cells, {}), cells, request)
+    return forecast(make_plan(request, cells, {}), cells, request, lambda attempts: {})
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 30, 250])

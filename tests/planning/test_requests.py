@@ -97,6 +97,7 @@ def test_each_wrong_value_of_a_list_is_a_problem_of_its_own() -> None:
         ("precision='c d'", "precision='c d': precision has no such option"),
         ("precision=bf16,a:b", "precision='a:b': precision has no such option"),
         ("hydra/launcher=c d", "hydra/launcher='c d': hydra/launcher has no such option"),
+        ('precision="it\'s c"', 'precision="it\'s c": precision has no such option'),
         ("hydra.verbose=a b,c", "hydra.verbose has one value for all cells, not 'a b', c;"),
         ("prompt.template=a b,a b", "prompt.template='a b' stands twice"),
     ],

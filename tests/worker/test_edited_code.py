@@ -39,4 +39,5 @@ def test_what_is_edited_between_submission_and_start_runs_and_is_noted(tmp_path:
     (record,) = records(sweep, "a")
     assert record.metrics["version"].value == 2
     revision, changes = git(checkout, "rev-parse", "HEAD")[:10], provenance(checkout)["git_diff_sha256"][:10]
-    assert record.notes == [f"not what was submitted: {revision} with changes {changes} runs, {revision} was submitted"]
+    ran, sent = f"revision {revision} with changes {changes}", f"revision {revision}"
+    assert record.notes == [f"another code than was submitted: it runs {ran}; submitted was {sent}"]

@@ -82,13 +82,25 @@ def test_the_same_code_needs_no_note(runs: dict[str, Any], submitted: dict[str, 
 @pytest.mark.parametrize(
     ("runs", "submitted", "told"),
     [
-        ({**CODE, "git_revision": "b" * 40}, CODE, f"{'b' * 10} with changes {'c' * 10} runs, {'a' * 10} with"),
-        ({**CODE, "git_diff_sha256": "d" * 64}, CODE, f"{'a' * 10} with changes {'d' * 10} runs, {'a' * 10} with"),
-        ({**CODE, "git_diff_sha256": None}, CODE, f"{'a' * 10} runs, {'a' * 10} with changes {'c' * 10} was"),
-        ({**INSTALLED, "version": "1.3"}, INSTALLED, "scalerlt 1.3 runs, scalerlt 1.2 was submitted"),
-        ({**INSTALLED, "version": "1.3"}, CODE, "scalerlt 1.3 runs, scalerlt 1.2 was submitted"),
-        ({**INSTALLED, "packages": {"torch": "2.14.0"}}, INSTALLED, "torch 2.14.0 runs, torch 2.13.0 was submitted"),
-        ({**CODE, "packages": {"torch": "2.14.0"}}, CODE, "torch 2.14.0 runs, torch 2.13.0 was submitted"),
+        (
+            {**CODE, "git_revision": "b" * 40},
+            CODE,
+            f"it runs revision {'b' * 10} with changes {'c' * 10}; submitted was revision {'a' * 10} with",
+        ),
+        (
+            {**CODE, "git_diff_sha256": "d" * 64},
+            CODE,
+            f"it runs revision {'a' * 10} with changes {'d' * 10}; submitted was revision {'a' * 10} with",
+        ),
+        (
+            {**CODE, "git_diff_sha256": None},
+            CODE,
+            f"it runs revision {'a' * 10}; submitted was revision {'a' * 10} with changes {'c' * 10}",
+        ),
+        ({**INSTALLED, "version": "1.3"}, INSTALLED, "it runs scalerlt 1.3; submitted was scalerlt 1.2"),
+        ({**INSTALLED, "version": "1.3"}, CODE, "it runs scalerlt 1.3; submitted was scalerlt 1.2"),
+        ({**INSTALLED, "packages": {"torch": "2.14.0"}}, INSTALLED, "it runs torch 2.14.0; submitted was torch 2.13.0"),
+        ({**CODE, "packages": {"torch": "2.14.0"}}, CODE, "it runs torch 2.14.0; submitted was torch 2.13.0"),
     ],
 )
 def test_another_code_is_told(runs: dict[str, Any], submitted: dict[str, Any], told: str) -> None:

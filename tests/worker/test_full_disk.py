@@ -44,7 +44,7 @@ def test_a_cell_that_cannot_write_its_journal(supervisor: Supervisor, tmp_path: 
     record = supervisor.run(freeze(tmp_path, "measures"))
     assert record.verdict is Verdict.FAILED and record.metrics == {}
     assert record.failure is not None and record.failure.type == "UnwritableFile"
-    assert (record.reason or "").startswith("could not write what it recorded: the disk is full")
+    assert (record.reason or "").startswith("could not write .progress-rank0: the disk is full")
 
 
 def test_a_cell_that_cannot_write_its_series(supervisor: Supervisor, tmp_path: Path, fill: dict[str, str]) -> None:

@@ -220,7 +220,7 @@ def test_fewer_cpus_and_another_code_are_noted(slurm: FakeSlurm, tmp_path: Path)
     work_through(str(queue))
     (record,) = records(sweep, "a")
     assert any(f"fewer than the {asked.cpus} that it was asked for" in note for note in record.notes)
-    assert any("scalerlt 0.0.0, numpy 0.0.1 was submitted" in note for note in record.notes)
+    assert any("submitted was scalerlt 0.0.0, numpy 0.0.1" in note for note in record.notes)
     assert record.slurm["job_cpus"] == record.slurm["cpus"] == sorted(os.sched_getaffinity(0))
 
 

@@ -9,7 +9,7 @@ from scalerlt.launching.progress import Display
 from scalerlt.launching.queued import GOES_ON
 from scalerlt.launching.recovery import reconcile
 from scalerlt.launching.slurm.ask import JobState, Slurm
-from scalerlt.records.base import UnreadableDocument
+from scalerlt.records.base import FileFault, UnreadableDocument
 from scalerlt.records.queue import Queue
 from scalerlt.records.store import SweepDirectory
 from scalerlt.records.submission import queue_file, submissions
@@ -123,7 +123,7 @@ class Follower:
             try:
                 for sentence in reconcile(self._sweep.cell(cell_id), held):
                     self._display.say(sentence)
-            except UnreadableDocument as fault:
+            except FileFault as fault:
                 self._display.say(str(fault))
         self._look(last=True)
         left = set(self._waiting)

@@ -68,7 +68,7 @@ def in_order() -> Callable[[CellDirectory], list[str]]:
 
 
 class Inferring:
-    """Writes down what a cell's record says of cells that are not tried, as a further plan.
+    """Writes down what a cell's record says of cells that are not tried, as a further plan; for several threads.
 
     Args:
         queue_path: the queue's file.
@@ -77,9 +77,14 @@ class Inferring:
     def __init__(self, queue_path: Path) -> None:
         self._queue = Queue.read(queue_path)
         self._sweep = SweepDirectory(queue_path.parents[2])
+        self._lock = threading.Lock()
 
     def __call__(self, record: Record) -> None:
         """A larger batch has no more memory than one that is out of it."""
+        with self._lock:
+            self._infer(record)
+
+    def _infer(self, record: Record) -> None:
         changed: list[PlannedCell] = []
         if record.verdict is Verdict.OOM and self._queue.infer_oom:
             changed = implied(self._stands(), lambda cell: cell.cell_id == record.cell_id, self._sweep)

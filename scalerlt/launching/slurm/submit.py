@@ -6,7 +6,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -22,7 +22,7 @@ from scalerlt.launching.slurm.items import ResourceGroup
 from scalerlt.launching.slurm.job import WorkThrough
 from scalerlt.launching.slurm.snapshot import import_root, take_snapshot
 from scalerlt.planning.launcher import SlurmSettings
-from scalerlt.records.base import now, write_exclusively, writing
+from scalerlt.records.base import UnwritableFile, now, write_exclusively, writing
 from scalerlt.records.plan import Plan
 from scalerlt.records.queue import Asked, Queue
 from scalerlt.records.store import SweepDirectory
@@ -76,7 +76,8 @@ def submit(
         give_up: asked before each sbatch: when true, nothing further is submitted.
 
     Raises:
-        JobsNotSubmitted: sbatch refuses, or is busy for too long. What was accepted before stands in the submission.
+        JobsNotSubmitted: sbatch refuses, or is busy for too long: what was accepted before stands in the submission. Or
+            the ids of accepted jobs cannot be written there: the message has them.
         UserError: the files cannot be written. Nothing was submitted.
     """
     try:
@@ -94,7 +95,8 @@ def submit(
             ids = _sbatch(file, array, parameters, settings)
         except JobsNotSubmitted as error:
             submission.fault = str(error)
-            submission.write(file)
+            with suppress(UnwritableFile):  # sbatch's own words matter more
+                submission.write(file)
             raise
         previous = ids[0].partition("_")[0]
         whole = list(range(len(group.items)))
@@ -102,7 +104,10 @@ def submit(
             SubmittedJob(job_id=job_id, items=whole if item is None else [item], resources=resources(settings, group))
             for job_id, item in zip(ids, array.items, strict=True)
         ]
-        submission.write(file)
+        try:
+            submission.write(file)
+        except UnwritableFile as error:
+            raise JobsNotSubmitted(f"{error}; sbatch took {', '.join(ids)} all the same", file) from error
     return file
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from scalerlt.errors import UserError
 from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.progress import Display
 from scalerlt.launching.queued import attempts_of
-from scalerlt.launching.slurm import follow
+from scalerlt.launching.slurm import follow, job
 from scalerlt.launching.slurm.ask import JobState, Slurm
 from scalerlt.launching.slurm.job import Inferring
 from scalerlt.launching.slurm.run import check_slurm
@@ -35,7 +36,7 @@ from scalerlt.records.base import UnwritableFile, now
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.record import Record, Verdict
-from scalerlt.records.store import SweepDirectory
+from scalerlt.records.store import CellDirectory, SweepDirectory
 from scalerlt.records.submission import submissions
 from scalerlt.worker.processes import search_path
 
@@ -345,6 +346,40 @@ def test_a_preempted_attempt_is_no_end_while_its_job_lives(three: SweepDirectory
     lines = shown.getvalue().splitlines()
     told = [lines.index(line) for line in ("[1/3] a measured on n1", "jobs: 1 running", "[2/3] b preempted on n1")]
     assert told == sorted(told), "while the job lives it may go on with b"
+
+
+def test_a_cell_that_cannot_be_put_in_order_hides_no_other(
+    three: SweepDirectory, mock_slurm: MockSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(three, settings_of(max_jobs=1))
+    leave_record(three, "b", Verdict.MEASURED)
+
+    def full(cell: CellDirectory, *_: object) -> list[str]:
+        if cell.path.name == "a":
+            raise UnwritableFile(f"{cell.path}: cannot be written (No space left on device)")
+        return []
+
+    monkeypatch.setattr(follow, "reconcile", full)
+    shown = io.StringIO()
+    display = Display(Console(file=shown, soft_wrap=True))
+    follower = follow.Follower(three, Series("COMPLETED"), display, lambda: False)  # type: ignore[arg-type]
+    assert set(follower.follow("abc")) == {"a", "c"}
+    assert "a: cannot be written (No space left on device)" in shown.getvalue()
+
+
+def test_slots_that_infer_at_once_write_a_plan_each(
+    three: SweepDirectory, mock_slurm: MockSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(three, settings_of(max_jobs=1))
+    leave_record(three, "a", Verdict.OOM)
+    record = three.cell("a").last_record()
+    assert record is not None
+    skipped = [PlannedCell(cell_id="c", axes={}, order=2, state="skipped", reason="larger", inferred_from="a")]
+    monkeypatch.setattr(job, "implied", lambda *_: skipped)
+    infer = Inferring(three.path / "submissions/001/queue.json")
+    with ThreadPoolExecutor(4) as slots:
+        assert list(slots.map(infer, [record] * 40)) == [None] * 40
+    assert len(list(three.plans())) == 1 + 40
 
 
 def test_what_is_out_of_memory_rules_out_larger_batches(tmp_path: Path, mock_slurm: MockSlurm) -> None:

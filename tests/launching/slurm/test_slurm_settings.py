@@ -105,6 +105,14 @@ def test_every_slot_has_a_gpu_however_they_are_asked_for() -> None:
             },
             {"sbatch": {"reservation": "gpu"}, "srun_args": ["--mpi=none"]},
         ),
+        (
+            {
+                "gpus_per_node": 1,
+                "sbatch": {"tres-per-task": "gres/gpu:1", "reservation": "gpu"},
+                "srun_args": ["--gpus-per-task", "1", "--mem", "2G", "-G1", "--gres=gpu:1", "--gres", "gpu:1", "-n1"],
+            },
+            {"sbatch": {"reservation": "gpu"}, "srun_args": ["--mem", "2G", "-n1"]},
+        ),
         ({"gres": "mps:100", "sbatch": {"gpu-bind": "none"}}, {"gres": "mps:100", "sbatch": {"gpu-bind": "none"}}),
     ],
 )

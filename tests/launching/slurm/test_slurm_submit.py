@@ -21,9 +21,11 @@ from scalerlt.launching.slurm.snapshot import package_root, take_snapshot
 from scalerlt.launching.slurm.submit import JobsNotSubmitted
 from scalerlt.planning.hydra_bridge import compose
 from scalerlt.planning.launcher import SlurmSettings, read_launcher
+from scalerlt.records.base import UnwritableFile
 from scalerlt.records.provenance import provenance
 from scalerlt.records.record import Verdict
 from scalerlt.records.store import SweepDirectory
+from scalerlt.records.submission import Submission
 from scalerlt.worker.processes import search_path
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -397,3 +399,23 @@ def test_the_settings_are_written_down(two: SweepDirectory, mock_slurm: MockSlur
     assert submission.jobs[0].resources == "1 node, 2 GiB, 60 min, partition gpu"
     again = read_launcher({**submission.launcher, "_target_": BASE["_target_"]})
     assert again == settings_of(partition="gpu", sbatch={"nice": 5}, mem_gb=2)
+
+
+def test_ids_that_cannot_be_written_down_are_told(
+    tmp_path: Path, mock_slurm: MockSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full in the moment in which sbatch has taken the jobs."""
+    three = sweep_of(tmp_path / "runs" / "three", dict.fromkeys("abc", "measures"))
+    write = Submission.write
+
+    def full(submission: Submission, path: Path) -> None:
+        if submission.jobs:
+            raise UnwritableFile(f"{path}: cannot be written (No space left on device)")
+        write(submission, path)
+
+    monkeypatch.setattr(Submission, "write", full)
+    with pytest.raises(
+        JobsNotSubmitted, match=r"001\.json: cannot be written .*; sbatch took 12_0, 12_1, 12_2 all the"
+    ):
+        run(three, settings_of())
+    assert len(mock_slurm.jobs()) == 3
