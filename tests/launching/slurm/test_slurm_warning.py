@@ -8,14 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from launching.conftest import wait_until
-
 from scalerlt.launching.slurm.submit import HELD_BACK
 
 STARTS = """
-import subprocess, sys, time
+import subprocess, sys
 print("starts", flush=True)
-time.sleep(0.2)  # as an import does
+sys.stdin.readline()  # it goes on when the test has signalled it
 from scalerlt.worker.ending import Signals
 
 with Signals() as signals:
@@ -27,14 +25,20 @@ USR2 = 1 << (signal.SIGUSR2 - 1)
 
 @contextmanager
 def started(**variables: str) -> Iterator["subprocess.Popen[str]"]:
-    """A job's process, as its script starts it."""
+    """A job's process, as its script starts it, before its handlers stand.
+
+    By then the shell is gone: it too blocks signals for a moment where it starts something.
+    """
     process = subprocess.Popen(
         ["sh", "-c", HELD_BACK, "sh", sys.executable, "-c", STARTS],
         env={**os.environ, **variables},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
+    assert process.stdout is not None
     try:
+        assert process.stdout.readline() == "starts\n"
         yield process
     finally:
         process.kill()
@@ -51,13 +55,19 @@ def masks(text: str) -> Mapping[str, bool]:
     return {name: bool(int(mask, 16) & USR2) for name, mask in pairs}
 
 
+def warned(process: "subprocess.Popen[str]") -> str:
+    """Signals it, lets it go on, and returns what it says until its end."""
+    process.send_signal(signal.SIGUSR2)
+    said, _ = process.communicate("\n", timeout=60)
+    assert process.returncode == 0, "the signal ended no process"
+    return said
+
+
 def test_a_warning_before_the_handlers_stand_is_heard_when_they_do() -> None:
     with started() as process:
-        wait_until(lambda: held(process.pid)["SigBlk"], 20)
-        process.send_signal(signal.SIGUSR2)
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, "it ended no process"
-    assert said.splitlines()[:2] == ["starts", str(int(signal.SIGUSR2))]
+        assert held(process.pid)["SigBlk"]
+        said = warned(process)
+    assert said.startswith(f"{int(signal.SIGUSR2)}\n")
     assert masks(said) == {"SigBlk": False, "SigIgn": False}, "what the job starts gets its signals"
 
 
@@ -67,9 +77,7 @@ def test_where_env_cannot_hold_it_back_it_is_ignored_meanwhile(tmp_path: Path) -
     old.write_text("#!/bin/sh\necho \"env: unrecognized option '$1'\" >&2\nexit 125\n")
     old.chmod(0o755)
     with started(PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}") as process:
-        assert process.stdout is not None and process.stdout.readline() == "starts\n"
         assert held(process.pid) == {"SigBlk": False, "SigIgn": True}
-        process.send_signal(signal.SIGUSR2)
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0 and said.startswith("None\n")
+        said = warned(process)
+    assert said.startswith("None\n")
     assert masks(said) == {"SigBlk": False, "SigIgn": False}
