@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from worker.frozen import freeze
+from worker.waiting import LONG
 
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.queue import Asked, Queue, QueueItem
@@ -114,7 +115,7 @@ def once(condition: Callable[[], bool], then: Callable[[], None]) -> threading.T
     """Do something in another thread as soon as a condition holds."""
 
     def wait() -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 2 * LONG
         while not condition():
             if time.monotonic() > deadline:
                 return

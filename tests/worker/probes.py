@@ -10,6 +10,7 @@ import time
 import torch
 
 from scalerlt.errors import Preempted, Unsupported
+from scalerlt.records.journal import Journal
 from scalerlt.records.recorder import Recorder
 from scalerlt.schema import Cell
 
@@ -130,10 +131,6 @@ def is_slow(cell: Cell, recorder: Recorder) -> None:
     recorder.metric("ended", time.monotonic(), "s")
 
 
-def is_slower(cell: Cell, recorder: Recorder) -> None:
-    time.sleep(3)
-
-
 def saves_when_asked(cell: Cell, recorder: Recorder) -> None:
     """Counts steps; of an attempt after the first it needs but one more."""
     recorder.progress(1, 100, "steps")
@@ -145,11 +142,11 @@ def saves_when_asked(cell: Cell, recorder: Recorder) -> None:
     raise Preempted("saved after step 1")
 
 
-def saves_slowly(cell: Cell, recorder: Recorder) -> None:
+def saves_when_let(cell: Cell, recorder: Recorder) -> None:
+    """Asked to end it goes on until `go` lies beside the cell."""
     recorder.progress(1, 100, "steps")
-    while not recorder.preempted:
+    while not (recorder.preempted and (recorder.attempt.parent / "go").exists()):
         time.sleep(0.02)
-    time.sleep(3)
     raise Preempted("saved after step 1")
 
 
@@ -187,9 +184,10 @@ def second_rank_dies(cell: Cell, recorder: Recorder) -> None:
     rank = int(os.environ["RANK"])
     recorder.metric("rank", rank)
     with recorder.phase("all_reduce"):
-        if rank == 1:
-            time.sleep(0.5)
-            os.kill(os.getpid(), signal.SIGKILL)
+        while rank == 1:
+            if Journal.of(recorder.attempt, 0).phase == "all_reduce":  # it waits
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.02)
         time.sleep(600)
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from worker.job_sweep import make_queue
+from worker.waiting import LONG
 
 from scalerlt.records.lease import Lease
 from scalerlt.worker.claims import Claims
@@ -118,14 +119,16 @@ def test_a_division_gives_every_slot_its_own(slots: int, cpus: list[int], gpus: 
 
 
 def test_one_that_waits_for_its_peace_is_not_passed_by() -> None:
-    """Of a, the timed b and c, all but at once, c waits for b although it could run beside a."""
+    """Of a, the timed b and c, c waits for b although it could run beside a, which runs until all have asked."""
     neighbours, told = Neighbours(), []
+    all_have_asked, both_run = threading.Event(), threading.Barrier(2, timeout=LONG)
+    runs = {"a": lambda: all_have_asked.wait(LONG), "b": lambda: None, "c": both_run.wait, "d": both_run.wait}
 
     def run(cell: str, alone: bool, asks: threading.Event) -> None:
         with neighbours.turn(cell, alone=alone, give_up=lambda: bool(asks.set())) as company:
             assert company is not None
             company.begin()
-            time.sleep(0.5)
+            runs[cell]()
             told.append((cell, company.tell()))
 
     threads = []
@@ -134,6 +137,7 @@ def test_one_that_waits_for_its_peace_is_not_passed_by() -> None:
         threads.append(threading.Thread(target=run, args=(cell, alone, asks)))
         threads[-1].start()
         asks.wait()
+    all_have_asked.set()
     for thread in threads:
         thread.join()
     assert told[:2] == [("a", []), ("b", [])]

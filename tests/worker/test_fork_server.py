@@ -10,24 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 from worker.frozen import freeze
+from worker.waiting import gone
 
 from scalerlt.errors import UserError
 from scalerlt.records.record import Verdict
 from scalerlt.worker.fork_server import ForkServer
 from scalerlt.worker.processes import search_path
 from scalerlt.worker.supervisor import Supervisor
-
-
-def gone(pid: int, seconds: float = 10.0) -> bool:
-    """Whether the process ends within some time; a zombie that nobody collects has ended."""
-    for _ in range(int(seconds / 0.05)):
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_it_forks_survives_its_children_and_has_one_thread(server: ForkServer, tmp_path: Path) -> None:

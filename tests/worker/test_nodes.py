@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-import psutil
 import pytest
 from worker.frozen import freeze, freeze_torchless, option
+from worker.waiting import LONG, gone, wait_until
 
 from scalerlt.errors import UserError
 from scalerlt.records.journal import Journal
@@ -61,17 +61,6 @@ def task(
         running.wait()
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 200.0) -> None:
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, "it never came to that"
-        time.sleep(0.05)
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 def pids(cell_file: Path, ranks: int) -> list[int]:
     """Of the ranks of the running attempt, as far as they have met."""
     journals = [Journal.of(cell_file.parent / "attempt-001", rank) for rank in range(ranks)]
@@ -103,7 +92,7 @@ def test_two_nodes_with_two_ranks_each(tmp_path: Path) -> None:
     with task(tmp_path / "talk", 1) as follower:
         with Leader(tmp_path / "talk", HOSTS) as leader:
             record = Supervisor(nodes=leader).run(cell_file)
-        assert follower.wait(timeout=30) == 0, "it is told that there will be no more"
+        assert follower.wait(timeout=LONG) == 0, "it is told that there will be no more"
     assert (record.verdict, record.reason, record.start) == (Verdict.MEASURED, None, "spawn")
     assert record.metrics["ranks"].value == 4 and record.metrics["sum_errors"].value == 0
     assert [rank.host for rank in record.ranks] == ["localhost", "localhost", "second-node", "second-node"]
@@ -146,18 +135,20 @@ def test_a_killed_rank_of_another_node_is_named(tmp_path: Path) -> None:
     assert (record.reason or "").startswith("rank 3 on second-node: killed by SIGKILL (phase all_reduce, ")
     assert record.failure is not None and record.failure.signal == signal.SIGKILL
     assert [rank.pid for rank in record.ranks] == met and record.ranks[3].signal == signal.SIGKILL
-    assert all(rank.ended is not None for rank in record.ranks) and all(gone(pid) for pid in met)
+    assert all(rank.ended is not None for rank in record.ranks) and all(gone(pid, 0.0) for pid in met)
     assert seconds < 30
 
 
 def test_a_node_that_vanishes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beat, "BEAT_SECONDS", 0.4)
+    """From then on the leader's beats, by which silence is counted, come quickly; before, nobody is taken for gone."""
     cell_file = freeze_torchless(tmp_path / "s", "waits_for_the_others", ranks=(2, 1), timeout_s=None)
-    with (
-        task(tmp_path / "talk", 1, beat_seconds=0.4) as follower,
-        Leader(tmp_path / "talk", HOSTS) as leader,
-    ):
-        record, met, _ = run_until_met(leader, cell_file, 2, lambda _: follower.kill())
+    with task(tmp_path / "talk", 1) as follower, Leader(tmp_path / "talk", HOSTS) as leader:
+
+        def vanish(_: object) -> None:
+            follower.kill()
+            monkeypatch.setattr(beat, "BEAT_SECONDS", 0.4)
+
+        record, met, _ = run_until_met(leader, cell_file, 2, vanish)
     assert record.verdict is Verdict.KILLED
     assert (record.reason or "").startswith("rank 1 on second-node: its node has given no sign of life for 4 s (phase")
     assert record.failure is not None and record.failure.type == "NodeLost"
@@ -179,15 +170,17 @@ def test_a_node_that_never_comes_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_without_its_leader_a_follower_ends_its_ranks(tmp_path: Path) -> None:
     cell_file = freeze_torchless(tmp_path / "s", "waits_for_the_others", ranks=(2, 1), timeout_s=None)
+    quick = "import signal; signal.signal(signal.SIGUSR1, lambda *_: setattr(beat, 'BEAT_SECONDS', 0.1))\n"
     with (
-        task(tmp_path / "talk", 1, beat_seconds=0.4) as follower,
-        task(tmp_path / "talk", 0, cell_file, beat_seconds=0.4) as leader,
+        task(tmp_path / "talk", 1, beat_seconds=2.0, first=quick) as follower,
+        task(tmp_path / "talk", 0, cell_file, beat_seconds=2.0) as leader,
     ):
-        wait_for(lambda: len(pids(cell_file, 2)) == 2)
+        wait_until(lambda: len(pids(cell_file, 2)) == 2)
         met = pids(cell_file, 2)
         leader.kill()
-        assert follower.wait(timeout=60) == 1
-        wait_for(lambda: all(gone(pid) for pid in met), seconds=10)
+        follower.send_signal(signal.SIGUSR1)  # its beats, by which it counts silence, come quickly from now on
+        assert follower.wait(timeout=LONG) == 1
+        assert all(gone(pid) for pid in met)
 
 
 def test_stop_and_time_limit_reach_the_other_nodes(tmp_path: Path) -> None:
@@ -201,7 +194,7 @@ def test_stop_and_time_limit_reach_the_other_nodes(tmp_path: Path) -> None:
             stop.set()
 
     with task(tmp_path / "talk", 1) as follower, Leader(tmp_path / "talk", HOSTS) as leader:
-        wait_for((tmp_path / "talk" / "report-1.json").exists)
+        wait_until((tmp_path / "talk" / "report-1.json").exists)
         follower.send_signal(signal.SIGTERM)  # as Slurm does, to all tasks: the leader says what is to be done
         stopped = Supervisor(nodes=leader).run(cell_file, stop=stop, on_event=look)
         timed_out = Supervisor(nodes=leader).run(limited)
@@ -243,12 +236,14 @@ def test_a_disk_that_stands_still_silences_nobody(tmp_path: Path, monkeypatch: p
     Message(beat=1).write(folder / "other.json")
     assert other.look() and not other.look()
     folder.rename(tmp_path / "away")
-    time.sleep(0.5)
+    tried = own._number
+    wait_until(lambda: own._number > tried + 1)  # what was being written then has been
     still = own.count
-    time.sleep(0.5)
+    other.expect()
+    wait_until(lambda: own._number > tried + 3 * beat.LOST_BEATS)
     assert own.count == still and other.silence is None
     (tmp_path / "away").rename(folder)
-    wait_for(lambda: other.silence is not None, seconds=30)
+    wait_until(lambda: other.silence is not None)
     assert other.silence == "has given no sign of life for 0.2 s"
     own.close()
 

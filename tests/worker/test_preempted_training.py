@@ -77,7 +77,8 @@ def test_a_preempted_run_goes_on_bit_for_bit(slurm: FakeSlurm, tmp_path: Path) -
     first, second, whole = sweep / "cut" / "attempt-001", sweep / "cut" / "attempt-002", sweep / "whole" / "attempt-001"
 
     def at_the_second_step() -> bool:
-        return (first / "series.jsonl").exists() and rows(first)[-1]["step"] == 2
+        series = first / "series.jsonl"  # made before its first row is written
+        return series.exists() and '"step": 2,' in series.read_text()
 
     once(at_the_second_step, lambda: os.kill(os.getpid(), signal.SIGUSR2))
     work_through(str(queue))
@@ -101,7 +102,7 @@ def test_a_preempted_run_goes_on_bit_for_bit(slurm: FakeSlurm, tmp_path: Path) -
 def test_what_was_to_keep_no_checkpoint_keeps_the_one_that_it_goes_on_from(slurm: FakeSlurm, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     cells = {"cells": lambda cell_id, probe: freeze_training(sweep, cell_id, probe, {"experiment.evaluate_every": 4})}
-    queue = make_queue(sweep, [{"a": "trains"}], **cells)
+    queue = make_queue(sweep, [{"a": "trains"}], **cells, signal_delay_s=60)
     (sweep / "a" / "pause").touch()
     attempt = sweep / "a" / "attempt-001"
     once(lambda: (attempt / "series.jsonl").exists(), lambda: os.kill(os.getpid(), signal.SIGUSR2))

@@ -4,19 +4,25 @@ import os
 import signal
 import threading
 import time
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import psutil
 import pytest
 from worker.frozen import freeze, freeze_torchless
 from worker.job_sweep import MOMENT, FakeSlurm, make_queue, once, records
+from worker.waiting import LONG
 
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.queue import Asked, Queue
 from scalerlt.records.record import Record, Verdict
 from scalerlt.records.store import CellDirectory, SweepDirectory
-from scalerlt.worker import slurm_job
+from scalerlt.worker import ending, slurm_job
+from scalerlt.worker.ending import JobEnd
+from scalerlt.worker.slots import Company, Neighbours
 from scalerlt.worker.slurm import SlurmJob
 from scalerlt.worker.slurm_job import work_through
 from scalerlt.worker.supervisor import Supervisor
@@ -32,26 +38,55 @@ def signals_itself(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
+def waits(sweep: Path, cell_id: str) -> bool:
+    """Of a cell that waits for a file: whether it does."""
+    journal = sweep / cell_id / "attempt-001" / ".progress-rank0"
+    return journal.exists() and '"began"' in journal.read_text()
+
+
+def goes_on(sweep: Path, cell_id: str) -> None:
+    (sweep / cell_id / "go").touch()
+
+
+class Clock:
+    """The clock of a job's end, which can be put forward."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        self.monotonic = time.monotonic
+        monkeypatch.setattr(ending, "time", self)
+
+    def time(self) -> float:
+        return time.time() + self.ahead
+
+
 def between(record: Record) -> tuple[datetime, datetime]:
     return datetime.fromisoformat(record.started), datetime.fromisoformat(record.ended)
 
 
 def test_twelve_cells_on_two_slots_and_a_second_job(
-    slurm: FakeSlurm, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    slurm: FakeSlurm, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One kills itself; the first job's time is over before its queue is; the second finishes it."""
     sweep = tmp_path / "sweep"
     items = [{f"c{number:02d}": "kills_itself" if number == 3 else "is_slow"} for number in range(12)]
-    queue = make_queue(sweep, items, seconds=40.0, slots=2, max_requeues=0)
-    slurm.says(ends_in=5.0 + 40.0 + 3.0)  # three seconds later the next cell would not be done in time
-    work_through(str(queue))
+    queue = make_queue(sweep, items, seconds=400.0, slots=2, max_requeues=0)
+    slurm.says(ends_in=5.0 + 400.0 + 600.0)
+    clock, finished = Clock(monkeypatch), list[Record]()
+
+    def passes(record: Record) -> None:
+        finished.append(record)
+        if len(finished) == 4:  # the next cell would not be done in time
+            clock.ahead = 800.0
+
+    work_through(str(queue), finished=passes)
     ran = [cell for item in items for cell in item if records(sweep, cell)]
     assert 2 <= len(ran) < 12, "some were run, and some are left"
     assert "cells are left" in capfd.readouterr().out
     assert slurm.requeued == []
     assert not [path for path in (queue.parent / "claims").iterdir() if not path.name.startswith(".")]
     slurm.starts("78")
-    slurm.says(ends_in=3600.0)
+    slurm.says(ends_in=7200.0)
     work_through(str(queue))
     for item in items:
         for cell in item:
@@ -65,10 +100,22 @@ def test_twelve_cells_on_two_slots_and_a_second_job(
     assert work_through(str(queue)) == 0, "there is nothing more to do"
 
 
-def test_a_cell_that_measures_time_has_the_job_for_itself(slurm: FakeSlurm, tmp_path: Path) -> None:
+def test_a_cell_that_measures_time_has_the_job_for_itself(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c0 runs until c1 does beside it, and c1 until c2, which measures time, has a slot and asks for its turn."""
     sweep = tmp_path / "sweep"
-    items = [{f"c{number}": "is_slower" if number == 1 else "is_slow"} for number in range(5)]
-    work_through(str(make_queue(sweep, items, slots=2, timed=[2])))  # a slot comes free for it while c1 runs
+    items = [{f"c{number}": "waits_for_a_file" if number < 2 else "is_slow"} for number in range(5)]
+    turn = Neighbours.turn
+
+    def asks(neighbours: Neighbours, cell_id: str, **how: Any) -> AbstractContextManager[Company | None]:
+        if cell_id == "c2":
+            goes_on(sweep, "c1")
+        return turn(neighbours, cell_id, **how)
+
+    monkeypatch.setattr(Neighbours, "turn", asks)
+    once(lambda: waits(sweep, "c1"), lambda: goes_on(sweep, "c0"))
+    work_through(str(make_queue(sweep, items, slots=2, timed=[2])))
     found = {f"c{number}": records(sweep, f"c{number}")[0] for number in range(5)}
     assert found["c2"].beside == []
     began, ended = between(found["c2"])
@@ -79,7 +126,9 @@ def test_a_cell_that_measures_time_has_the_job_for_itself(slurm: FakeSlurm, tmp_
 
 def test_timed_cells_share_the_job_when_they_may(slurm: FakeSlurm, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
-    work_through(str(make_queue(sweep, [{"a": "is_slow"}, {"b": "is_slow"}], slots=2, timed=[0, 1], pack="shared")))
+    items = [{"a": "waits_for_a_file"}, {"b": "waits_for_a_file"}]
+    once(lambda: waits(sweep, "a") and waits(sweep, "b"), lambda: [goes_on(sweep, cell) for cell in "ab"])
+    work_through(str(make_queue(sweep, items, slots=2, timed=[0, 1], pack="shared")))
     assert records(sweep, "a")[0].beside == ["b"]
 
 
@@ -344,10 +393,14 @@ class TestEnding:
         assert "time limit of 1 min is reached" in (records(sweep, "b")[0].reason or "")
         assert slurm.requeued == ["77"]
 
-    def test_without_a_signal_the_clock_tells(self, slurm: FakeSlurm, tmp_path: Path) -> None:
+    def test_without_a_signal_the_clock_tells(
+        self, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         sweep = tmp_path / "sweep"
-        queue = make_queue(sweep, [{"a": "saves_when_asked"}], timeout_min=1, signal_delay_s=2)
-        slurm.says("JobState=RUNNING", ends_in=8)
+        queue = make_queue(sweep, [{"a": "saves_when_asked"}], timeout_min=1, signal_delay_s=60)
+        slurm.says("JobState=RUNNING", ends_in=1000)
+        clock = Clock(monkeypatch)
+        once(lambda: progressed(sweep, "a"), lambda: setattr(clock, "ahead", 950.0))
         work_through(str(queue))
         (record,) = records(sweep, "a")
         assert record.verdict is Verdict.PREEMPTED and "time limit of 1 min is reached" in (record.reason or "")
@@ -400,17 +453,28 @@ class TestEnding:
         assert records(sweep, "b") == []
         assert slurm.requeued == ["77"]
 
-    def test_another_signal_while_cells_save(self, slurm: FakeSlurm, tmp_path: Path) -> None:
+    def test_another_signal_while_cells_save(
+        self, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Cancelled while it saves: what it saves is kept, and the job does not come back."""
         sweep = tmp_path / "sweep"
-        queue = make_queue(sweep, [{"a": "saves_slowly"}, {"b": "nothing"}], signal_delay_s=60)
+        queue = make_queue(sweep, [{"a": "saves_when_let"}, {"b": "nothing"}], signal_delay_s=60)
         slurm.says("JobState=RUNNING", ends_in=3000)
+        take, taken = JobEnd.take, SimpleQueue[int | None]()
+
+        def tells(end: JobEnd, number: int | None) -> None:
+            take(end, number)
+            taken.put(number)
 
         def cancel() -> None:
             signals_itself(signal.SIGUSR2)
-            time.sleep(0.5)
+            assert taken.get(timeout=LONG) == signal.SIGUSR2
             slurm.says("JobState=CANCELLED", ends_in=3000)
             signals_itself(signal.SIGTERM)
+            assert taken.get(timeout=LONG) == signal.SIGTERM
+            goes_on(sweep, "a")
+
+        monkeypatch.setattr(JobEnd, "take", tells)
 
         once(lambda: progressed(sweep, "a"), cancel)
         work_through(str(queue))

@@ -7,11 +7,12 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from worker.frozen import freeze
+from worker.waiting import gone, wait_until
 
 from scalerlt.records.base import UnreadableDocument
+from scalerlt.records.journal import Journal
 from scalerlt.records.lease import Lease
 from scalerlt.records.record import Record, Verdict
 from scalerlt.records.store import CellClaimed, CellDirectory
@@ -35,7 +36,10 @@ def check_files(cell_file: Path, record: Record) -> None:
 @BOTH_STARTS
 def test_a_cell_that_measures(supervisor: Supervisor, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     cell_file = freeze(tmp_path / "sweep", "measures", device={"threads": 3})
-    record = supervisor.run(cell_file, plan="001.json", order=3, bundle="b")
+    glimpses: list[Glimpse] = []
+    began = time.monotonic()
+    record = supervisor.run(cell_file, plan="001.json", order=3, bundle="b", on_event=glimpses.append)
+    elapsed = time.monotonic() - began
     check_files(cell_file, record)
     assert record.verdict is Verdict.MEASURED
     assert record.reason is None
@@ -53,7 +57,9 @@ def test_a_cell_that_measures(supervisor: Supervisor, tmp_path: Path, request: p
     assert rank.exit_code == 0 and rank.signal is None and rank.phase is None
     assert rank.pid == record.metrics["pid"].value != os.getpid()
     assert record.overhead_seconds is not None and rank.experiment_seconds is not None
-    assert 0 < rank.experiment_seconds < record.overhead_seconds
+    assert rank.experiment_seconds > 0 and record.overhead_seconds > 0
+    both = rank.experiment_seconds + record.overhead_seconds
+    assert glimpses[-1].elapsed < both < elapsed, "the overhead is all but the experiment"
 
 
 def test_an_exception_is_named_with_its_phase_and_what_was_measured_before(
@@ -119,7 +125,12 @@ def test_a_segmentation_fault_names_the_signal_and_leaves_a_traceback(supervisor
 
 @pytest.mark.parametrize("probe", ["hangs", "hangs_and_ignores_sigterm", "hangs_with_a_subprocess"])
 def test_the_time_limit_ends_a_cell_and_all_that_it_started(supervisor: Supervisor, tmp_path: Path, probe: str) -> None:
-    record = supervisor.run(freeze(tmp_path, probe, timeout_s=0.6))
+    """However long it takes to start: the watch does not look at its clock before the cell hangs."""
+
+    def until_it_hangs(glimpse: Glimpse) -> None:
+        wait_until(lambda: Journal.of(glimpse.attempt, 0).phase == "generate")
+
+    record = supervisor.run(freeze(tmp_path, probe, timeout_s=0.6), on_event=until_it_hangs)
     assert record.verdict is Verdict.TIMEOUT
     assert (record.reason or "").startswith("exceeded its time limit of 0.6 s")
     assert record.failure is not None and record.failure.phase == "generate"
@@ -127,22 +138,13 @@ def test_the_time_limit_ends_a_cell_and_all_that_it_started(supervisor: Supervis
     expected = signal.SIGKILL if probe == "hangs_and_ignores_sigterm" else signal.SIGTERM
     assert record.ranks[0].signal == expected
     started = [record.ranks[0].pid] + [metric.value for name, metric in record.metrics.items() if name == "helper"]
-    assert not [pid for pid in started if is_alive(int(pid or 0))]
+    assert all(gone(int(pid or 0)) for pid in started)
 
 
 def test_what_a_cell_leaves_running_is_ended_with_it(supervisor: Supervisor, tmp_path: Path) -> None:
     record = supervisor.run(freeze(tmp_path, "leaves_a_subprocess"))
     assert record.verdict is Verdict.MEASURED
-    assert not is_alive(int(record.metrics["helper"].value or 0))
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that was killed a moment ago may still wait to be collected by init."""
-    for _ in range(50):
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return False
-        time.sleep(0.02)
-    return True
+    assert gone(int(record.metrics["helper"].value or 0))
 
 
 @BOTH_STARTS

@@ -61,6 +61,6 @@ def test_a_signal_ends_the_cell_and_is_recorded(tmp_path: Path) -> None:
         assert running.poll() is None
         time.sleep(0.05)
     running.send_signal(signal.SIGTERM)
-    assert running.communicate(timeout=20)[0] == "hangs: killed (interrupted)\n"
+    assert running.communicate(timeout=100)[0] == "hangs: killed (interrupted)\n"
     assert running.returncode == 130
     assert record_of(cell_file).verdict is Verdict.KILLED
