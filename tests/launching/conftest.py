@@ -68,8 +68,8 @@ def start_queue() -> Iterator[Start]:
         process.communicate()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something that another process does."""
+def wait_until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
+    """Wait for something that another process does; on a busy machine it may only just have begun to import torch."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -43,8 +43,9 @@ class FakeSlurm:
         return {} if self.is_silent else {job.job_id: job for job in found}
 
 
-def ago(seconds: float) -> str:
-    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+def ago(seconds: float, moment: datetime | None = None) -> str:
+    """So many seconds before a moment; by default before now."""
+    return ((moment or datetime.now(UTC)) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
 
 
 def attempt(
@@ -63,8 +64,9 @@ def attempt(
     number = max((known.number for known in cell.attempts()), default=0) + 1
     path = cell.path / f"attempt-{number:03d}"
     path.mkdir()
+    moment = datetime.now(UTC)
     lease = Lease.of_this_process(job).model_copy(
-        update={"host": host, "pid": 4321, "started": ago(started), "heartbeat": ago(heartbeat)}
+        update={"host": host, "pid": 4321, "started": ago(started, moment), "heartbeat": ago(heartbeat, moment)}
     )
     lease.write(path / "lease.json")
     (path / "stderr.log").write_text(f"what {cell_id} said\n")

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from scalerlt.launching import watching
 from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.slurm.ask import JobState
 from scalerlt.launching.watching import last_lines, show_status, watch
+from scalerlt.records.lease import Lease
 from scalerlt.records.record import Record, Verdict
 from scalerlt.worker.processes import search_path
 
@@ -45,7 +47,11 @@ def slurm() -> FakeSlurm:
     )
 
 
-def test_the_table_says_where_each_cell_is(runs: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_says_where_each_cell_is(
+    runs: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = datetime.fromisoformat(Lease.read(runs / "one/works/attempt-001/lease.json").started)
+    monkeypatch.setattr("scalerlt.launching.status.now", lambda: (began + timedelta(seconds=65)).isoformat())
     assert show_status(runs, Jobs(slurm)) == 1
     shown = capsys.readouterr().out
     rows = {line.split()[1]: " ".join(line.split()) for line in shown.splitlines() if line.startswith(("one ", "two "))}

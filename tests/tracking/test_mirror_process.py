@@ -84,23 +84,28 @@ def patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 @pytest.fixture
-def cost(fake: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When the measuring was over, at which the file `over` appears, and when the mirror was done with."""
+def over(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When the measuring was over."""
     moments: list[float] = []
-    ready, close = supervisors_end.Mirror.ready, supervisors_end.Mirror.close
+    ready = supervisors_end.Mirror.ready
 
-    def noting_ready(mirror: supervisors_end.Mirror) -> list[str]:
-        (fake.folder / "over").touch()
+    def noting(mirror: supervisors_end.Mirror) -> list[str]:
         moments.append(time.monotonic())
         return ready(mirror)
 
-    def noting_close(mirror: supervisors_end.Mirror) -> None:
-        close(mirror)
-        moments.append(time.monotonic())
-
-    monkeypatch.setattr(supervisors_end.Mirror, "ready", noting_ready)
-    monkeypatch.setattr(supervisors_end.Mirror, "close", noting_close)
+    monkeypatch.setattr(supervisors_end.Mirror, "ready", noting)
     return moments
+
+
+class Clock:
+    """The clock of the supervisor's end, which can be put forward."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        monkeypatch.setattr(supervisors_end, "time", self)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
 
 
 def test_a_mirror_costs_ten_seconds_at_most() -> None:
@@ -126,20 +131,25 @@ def test_a_wandb_that_raises_is_a_note(server: ForkServer, fake: FakeWandb, tmp_
     assert record.notes == ["wandb unavailable: RuntimeError: no space left"]
 
 
-HANGS = "pathlib.Path(arguments['dir'], 'offline-run-1').mkdir(parents=True); time.sleep(60)"
+HANGS = "pathlib.Path(arguments['dir'], 'offline-run-1').mkdir(parents=True); time.sleep(600)"
 
 
 @pytest.mark.parametrize("fake", [(HANGS,)], indirect=True)
 @pytest.mark.parametrize("timed", [True, False])
 def test_a_wandb_that_hangs_is_a_note_and_ended(
-    server: ForkServer, fake: FakeWandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
+    server: ForkServer,
+    fake: FakeWandb,
+    over: list[float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    timed: bool,
 ) -> None:
     patience(monkeypatch, 3.0)
     server.ensure()
     cell_file = mirrored_cell(tmp_path / "sweep", "measures", timed=timed)
     began = time.monotonic()
     record = Supervisor(server).run(cell_file)
-    assert time.monotonic() - began < 30, "the hang alone takes 60 s"
+    assert time.monotonic() - began < 200, "the hang alone takes 600 s"
     assert record.verdict is Verdict.MEASURED
     assert record.notes == ["wandb unavailable: not started within 3 s"]
     left = [path.name for path in (cell_file.parent / "attempt-001/mirrors").iterdir()]
@@ -147,7 +157,8 @@ def test_a_wandb_that_hangs_is_a_note_and_ended(
     assert Record.read(cell_file.parent / "attempt-001/record.json").notes == record.notes
     if fake.lines("started"):
         assert fake.process() is None
-    assert record.overhead_seconds is not None and record.overhead_seconds < 3.0, "the mirror is no part of it"
+    assert record.overhead_seconds is not None
+    assert record.overhead_seconds < over[0] - began, "the mirror is no part of it"
 
 
 @pytest.mark.parametrize("fake", [("os.kill(os.getpid(), 9)",)], indirect=True)
@@ -157,14 +168,28 @@ def test_a_wandb_that_dies_is_a_note(server: ForkServer, fake: FakeWandb, tmp_pa
     assert record.notes == ["wandb unavailable: its process ended (see mirrors/mirror.log)"]
 
 
-@pytest.mark.parametrize("fake", [("pass", "time.sleep(60)"), ("pass", "raise OSError('quota')")], indirect=True)
+@pytest.mark.parametrize(
+    ("fake", "seconds"),
+    [(("pass", "time.sleep(600)"), 2.0), (("pass", "raise OSError('quota')"), 60.0)],
+    indirect=["fake"],
+)
 def test_a_wandb_that_does_not_finish_is_a_warning(
     server: ForkServer,
     fake: FakeWandb,
+    seconds: float,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """It has stood for long; so much of the patience is left when the record is written."""
+    ready = supervisors_end.Mirror.ready
+
+    def ready_at_last(mirror: supervisors_end.Mirror) -> list[str]:
+        notes = ready(mirror)
+        mirror._deadline = time.monotonic() + seconds
+        return notes
+
+    monkeypatch.setattr(supervisors_end.Mirror, "ready", ready_at_last)
     cell_file = mirrored_cell(tmp_path / "sweep", "waits_for_a_file", timed=False)
     supervisor = Supervisor(server)
     done: list[Record] = []
@@ -174,9 +199,8 @@ def test_a_wandb_that_does_not_finish_is_a_warning(
     series = cell_file.parent / "attempt-001/series.jsonl"
     series.write_text('{"step": 1}\n')
     wait_for(lambda: fake.lines("rows"))
-    patience(monkeypatch, 2.0)
     (cell_file.parent / "go").touch()
-    thread.join(30)
+    thread.join(240)
     assert [record.verdict for record in done] == [Verdict.MEASURED]
     assert done[0].notes == []
     assert fake.lines("rows") == ["1 1"] and fake.lines("finished") == []
@@ -185,24 +209,36 @@ def test_a_wandb_that_does_not_finish_is_a_warning(
     assert fake.process() is None
 
 
-STARTS_SLOWLY = "while not (here / 'over').exists(): time.sleep(0.01)\n    time.sleep(1.8)"
+STARTS_SLOWLY = "while not (here / 'over').exists(): time.sleep(0.01)"
 
 
 @pytest.mark.parametrize(
     "fake",
-    [(STARTS_SLOWLY, "time.sleep(60)"), ("pass", "pass", "(here / 'logs').touch(); time.sleep(60)")],
+    [(STARTS_SLOWLY, "time.sleep(600)"), ("pass", "pass", "(here / 'logs').touch(); time.sleep(600)")],
     indirect=True,
     ids=["slow to start and hangs at the end", "hangs at a row"],
 )
 def test_its_patience_is_one_for_start_and_finish_together(
     server: ForkServer,
     fake: FakeWandb,
-    cost: list[float],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    patience(monkeypatch, 3.0)
+    """Of 600 s, 400 pass before the mirror stands, and what is left then while it should finish."""
+    patience(monkeypatch, 600.0)
+    clock, tell, left = Clock(monkeypatch), supervisors_end.Mirror._tell, list[float]()
+
+    def passing(mirror: supervisors_end.Mirror, word: bytes | None) -> None:
+        tell(mirror, word)
+        if word is None:
+            left.append(mirror._left())
+            clock.ahead += left[0]
+        else:
+            clock.ahead += 400.0
+            (fake.folder / "over").touch()
+
+    monkeypatch.setattr(supervisors_end.Mirror, "_tell", passing)
     cell_file = mirrored_cell(tmp_path / "sweep", "waits_for_a_file", timed=False)
     series = cell_file.parent / "attempt-001/series.jsonl"
     at_row = "logs" in (fake.folder / "wandb.py").read_text()
@@ -214,8 +250,7 @@ def test_its_patience_is_one_for_start_and_finish_together(
 
     record = Supervisor(server).run(cell_file, on_event=watch)
     assert (record.verdict, record.notes) == (Verdict.MEASURED, [])
-    over, done = cost
-    assert 2.5 < done - over < 4.5, "once 3 s, however they are divided"
+    assert len(left) == 1 and 0.0 < left[0] <= 200.0, "once 600 s, however they are divided"
     assert "was not done in time" in capsys.readouterr().err
     assert fake.lines("finished") == [] and fake.process() is None
 
@@ -235,11 +270,12 @@ def test_a_wandb_that_fails_meanwhile_is_a_note(server: ForkServer, fake: FakeWa
     assert record.notes == ["wandb unavailable: it failed while the attempt ran (see mirrors/mirror.log)"]
 
 
-@pytest.mark.parametrize("fake", [("time.sleep(60)",)], indirect=True)
+@pytest.mark.parametrize("fake", [("time.sleep(600)",)], indirect=True)
 def test_a_job_that_must_end_does_not_wait(
     server: ForkServer, fake: FakeWandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record is written before the mirror is waited for at all, and then for a moment only."""
+    patience(monkeypatch, 600.0)
     monkeypatch.setattr(supervisors_end, "HURRIED_SECONDS", 0.3)
     server.ensure()
     stop = threading.Event()
@@ -247,7 +283,7 @@ def test_a_job_that_must_end_does_not_wait(
     began = time.monotonic()
     record = Supervisor(server).run(cell_file, stop=stop, on_event=lambda _: stop.set())
     assert (record.verdict, record.reason, record.notes) == (Verdict.KILLED, "interrupted", [])
-    assert time.monotonic() - began < 30, "its patience is 60 s"
+    assert time.monotonic() - began < 200, "its patience is 600 s"
 
 
 @pytest.mark.parametrize("fake", [("if arguments['mode'] == 'online': raise OSError('503')",)], indirect=True)
@@ -356,16 +392,22 @@ def test_signals_to_a_whole_job_do_not_end_a_mirror(
     thread.start()
 
     def mirrors() -> list[psutil.Process]:
-        return [child for child in psutil.Process().children() if "scalerlt.tracking" in child.cmdline()]
+        return [child for child in psutil.Process().children() if is_mirror(child)]
 
     wait_for(lambda: bool(mirrors()))
     (mirroring,) = mirrors()
     mirroring.send_signal(number)  # most likely while it still imports
-    time.sleep(0.2)
     (cell_file.parent / "go").touch()
-    thread.join(60)
+    thread.join(240)
     assert [record.notes for record in done] == [[]]
     assert fake.lines("finished") == ["0"]
+
+
+def is_mirror(child: psutil.Process) -> bool:
+    try:
+        return "scalerlt.tracking" in child.cmdline()
+    except psutil.NoSuchProcess:  # one that ended in this moment, or that nobody has waited for yet
+        return False
 
 
 def test_a_run_by_hand_of_a_cell_without_tracker_says_so(tmp_path: Path) -> None:
@@ -373,7 +415,7 @@ def test_a_run_by_hand_of_a_cell_without_tracker_says_so(tmp_path: Path) -> None
     assert mirror(attempt) == [[{"fault": "measures has tracker=none: there is nothing to mirror it to"}]]
 
 
-def wait_for(condition: object, seconds: float = 60.0) -> None:
+def wait_for(condition: object, seconds: float = 240.0) -> None:
     assert callable(condition)
     until = time.monotonic() + seconds
     while not condition():

@@ -444,15 +444,25 @@ def test_from_the_command_line(tmp_path: Path, mock_slurm: MockSlurm, capsys: py
     assert {path: path.read_bytes() for path in before} == before and len(mock_slurm.jobs()) == 3
 
 
-def test_two_submissions_at_once_take_turns(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
-    """The second begins while the first is at it, sees what that has queued, and submits nothing."""
+def test_two_submissions_at_once_take_turns(
+    three: SweepDirectory, mock_slurm: MockSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second begins while the first is at it, and submits when that has ended."""
     said: list[str] = []
+    waits, say = threading.Event(), Display.say
+
+    def noting(display: Display, text: str) -> None:
+        say(display, text)
+        if text == f"waiting: another process submits cells of {three.path}":
+            waits.set()
+
+    monkeypatch.setattr(Display, "say", noting)
     with turn(three.path, said.append, lambda: False):
         thread = threading.Thread(target=run, args=(three, settings_of()))
         thread.start()
-        time.sleep(1.0)
+        assert waits.wait(240)
         assert mock_slurm.calls("sbatch") == []
-    thread.join(60)
+    thread.join(240)
     assert len(mock_slurm.calls("sbatch")) == 1
     with turn(three.path, said.append, lambda: False), turn(three.path, said.append, lambda: bool(said)):
         assert said == [f"waiting: another process submits cells of {three.path}"]
