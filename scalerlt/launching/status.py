@@ -123,9 +123,13 @@ def of_cell(
     """
     try:
         attempts = attempts or sweep.cell(planned.cell_id).attempts()
+        running = next((attempt for attempt in attempts if jobs.runs(attempt)), None)
+        if running is None and any(attempt.record is None for attempt in attempts):
+            # Whoever held it may have recorded it, and ended, since it was read.
+            attempts = sweep.cell(planned.cell_id).attempts()
+            running = next((attempt for attempt in attempts if jobs.runs(attempt)), None)
     except UnreadableDocument as fault:
         return CellStatus(sweep.name, planned.cell_id, planned.axes, str(Verdict.LOST), str(fault))
-    running = next((attempt for attempt in attempts if jobs.runs(attempt)), None)
     if running is not None:
         return _of_attempt(sweep, planned, running, jobs, runs=True)
     if answered := [attempt for attempt in attempts if attempt.answers]:

@@ -134,6 +134,8 @@ class WorkQueue:
             for sentence in self._reconcile(directory):
                 print(sentence, flush=True)
             attempts = directory.attempts()
+            if any(attempt.record is None and not attempt.is_running for attempt in attempts):
+                attempts = directory.attempts()  # whoever held it may have recorded it, and ended, since it was read
         except FileFault as fault:
             self.faults[cell_id] = str(fault)
             return None

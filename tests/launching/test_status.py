@@ -15,6 +15,8 @@ from scalerlt.records.record import Record, Verdict
 from scalerlt.records.recorder import Recorder
 from scalerlt.records.store import CellDirectory, SweepDirectory
 
+MOMENT = "2026-01-01T00:00:00+00:00"
+
 
 def planned(cell_id: str, order: int, **more: str) -> PlannedCell:
     return PlannedCell.model_validate({"cell_id": cell_id, "axes": {"seed": order}, "order": order, **more})
@@ -73,6 +75,22 @@ def sweep(tmp_path: Path) -> Path:
     lease = Lease.read(gone / "lease.json")
     lease.model_copy(update={"boot_id": "an earlier one"}).write(gone / "lease.json")
     return sweep
+
+
+def test_what_is_recorded_while_it_is_looked_at_is_not_lost(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its supervisor writes the record, and ends, between the reading of its attempt and the look for its process."""
+    path = sweep / "working" / "attempt-001"
+    record = Record(
+        sweep="sweep", cell_id="working", axes={}, attempt=1, verdict=Verdict.MEASURED, started=MOMENT, ended=MOMENT
+    )
+
+    def ends(lease: Lease, moment: str | None = None) -> bool:
+        record.write(path / "record.json")
+        return False
+
+    monkeypatch.setattr(Lease, "is_alive", ends)
+    (working,) = (cell for cell in status(sweep) if cell.cell_id == "working")
+    assert (working.state, working.unrecorded) == ("measured", False)
 
 
 def test_every_cell_has_one_state(sweep: Path) -> None:

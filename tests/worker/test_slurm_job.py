@@ -16,6 +16,7 @@ from worker.frozen import freeze, freeze_torchless
 from worker.job_sweep import MOMENT, FakeSlurm, make_queue, once, records
 from worker.waiting import LONG
 
+from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.queue import Asked, Queue
 from scalerlt.records.record import Record, Verdict
@@ -228,6 +229,24 @@ def test_a_cell_that_takes_its_supervisor_with_it_is_not_tried_for_ever(slurm: F
         assert work.to_run_after("a") == number - 1
         (tmp_path / "sweep" / "a" / f"attempt-{number:03d}").mkdir()
         os.utime(tmp_path / "sweep" / "a" / f"attempt-{number:03d}", (0, 0))
+    assert work.to_run_after("a") is None
+
+
+def test_a_cell_that_is_answered_while_it_is_looked_at_is_not_run_again(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another queue records it, and ends, between the reading of its attempt and the look for its process."""
+    work = WorkQueue(make_queue(tmp_path / "sweep", [{"a": "nothing"}]), SlurmJob.of_this_process())
+    _, attempt = CellDirectory(tmp_path / "sweep" / "a").claim()
+    Lease.of_this_process().write(attempt / "lease.json")
+
+    def ends(lease: Lease, moment: str | None = None) -> bool:
+        Record(
+            sweep="sweep", cell_id="a", axes={}, attempt=1, verdict=Verdict.MEASURED, started=MOMENT, ended=MOMENT
+        ).write(attempt / "record.json")
+        return False
+
+    monkeypatch.setattr(Lease, "is_alive", ends)
     assert work.to_run_after("a") is None
 
 
