@@ -48,7 +48,7 @@ class Cluster(Configuration):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
         return {**kept, "SLURM_CONF": str(self.conf)}
 
-    def ask(self, *command: str, seconds: float = 10.0) -> str:
+    def ask(self, *command: str, seconds: float = 60.0) -> str:
         """What a command of Slurm's prints; its error where it fails."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
@@ -81,7 +81,7 @@ class Cluster(Configuration):
                     ["scancel", "--full", "--signal=KILL" if not pattern else "--quiet", *pattern, f"--user={user()}"],
                     env=self.environment,
                     capture_output=True,
-                    timeout=20,
+                    timeout=60,
                 )
         self.kill_jobs()
         for name in sorted(self.daemons.names, key=lambda name: name.startswith("m")):  # munged and mariadbd last

@@ -36,6 +36,7 @@ def test_twelve_cells_on_two_gpus_of_one_job_that_ends_too_early(lab: Lab) -> No
     assert set(verdicts) <= {Verdict.MEASURED, Verdict.PREEMPTED} and verdicts.count(Verdict.MEASURED) >= 4
     assert len(first) < 12, "the job ended before its queue did"
 
+    lab.go("adhoc-shares")
     lab.scalerlt(*lab.submission(*overrides, "hydra.launcher.wait=true", device="cuda"))
     records = lab.records("adhoc-shares")
     assert sorted(records) == list(SEEDS)

@@ -18,7 +18,7 @@ from soak.orders import ANSWERS
 from soak.processes import Queue, Soak, Strikes, interrupt, marked, wait_for
 from soak.report import Report, figures, judge
 
-SETTLE_SECONDS = 10.0
+SETTLE_SECONDS = 60.0
 """In which the processes of a queue that was killed have to be gone."""
 MOST_STARTS_UNDISTURBED = 6
 
