@@ -5,6 +5,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from scalerlt.worker.processes import Raised
+
 _AT_ONCE = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -17,8 +19,8 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.finish = threading.Event()
-        self.end_now = threading.Event()
+        self.finish = Raised()
+        self.end_now = Raised()
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interrupts":

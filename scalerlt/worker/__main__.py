@@ -7,11 +7,11 @@ started, 130 interrupted.
 import argparse
 import signal
 import sys
-import threading
 from pathlib import Path
 
 from scalerlt.errors import UserError
 from scalerlt.records.store import CellClaimed
+from scalerlt.worker.processes import Raised
 from scalerlt.worker.supervisor import NotRecorded, Supervisor
 
 
@@ -20,7 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scalerlt.worker", description="Run one frozen cell.")
     parser.add_argument("cell", type=Path, metavar="CELL.yaml", help="the frozen cell; attempts are made beside it")
     cell_file: Path = parser.parse_args().cell
-    stop = threading.Event()
+    stop = Raised()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:

@@ -20,6 +20,24 @@ UNWRITABLE = os.EX_IOERR
 _PR_SET_PDEATHSIG = 1
 
 
+class Raised:
+    """A flag for handlers of signals.
+
+    Setting a threading.Event takes a lock: a signal that came while the handler of another held it would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, for good."""
+        self._is_set = True
+
+
 def start_own_session(parent: int) -> None:
     """Leave the parent's terminal and process group, and die when the parent dies.
 

@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,28 @@ def test_what_a_signal_means(sent: list[signal.Signals], finish: bool, end_now: 
     finally:
         for number, handler in zip(numbers, inherited, strict=True):
             signal.signal(number, handler)
+
+
+def test_a_signal_while_another_is_handled_is_handled_too() -> None:
+    """At each step of the handler, whatever it holds there."""
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL), sys.gettrace()
+    try:
+        for step in range(40):
+            steps = itertools.count()
+
+            def trace(*_: object, step: int = step, steps: Iterator[int] = steps) -> object:
+                if next(steps) == step:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return trace
+
+            with Interrupts() as interrupts:
+                sys.settrace(trace)
+                os.kill(os.getpid(), signal.SIGHUP)
+                sys.settrace(inherited[1])
+                assert interrupts.finish.is_set() and interrupts.end_now.is_set()
+    finally:
+        sys.settrace(inherited[1])
+        signal.signal(signal.SIGHUP, inherited[0])
 
 
 def test_what_nohup_ignores_stays_ignored() -> None:
