@@ -15,8 +15,9 @@ def install(folder: Path, **commands: str) -> None:
 
 @pytest.fixture
 def on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is the whole PATH."""
+    """A folder that is the whole PATH; what answers there may take its time."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(doctor, "SLURM_SECONDS", 60.0)
     return tmp_path
 
 
