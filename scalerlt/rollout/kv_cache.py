@@ -8,11 +8,10 @@ from torch import Tensor
 
 from scalerlt.models.config import OuroConfig
 from scalerlt.models.ouro import Attend, causal_attention
-from scalerlt.rollout.decode_attention import KEY_BLOCK, by_key_blocks, gathered, in_place, row_by_row
+from scalerlt.rollout.decode_attention import KEY_BLOCK, Read, by_key_blocks, evenly_spaced, gathered, in_place
 
-GATHERED_BYTES = 64 * 1024
-"""On a CPU: from so many bytes of keys on, K/V of another row's loop or slot are read where they are, by a call for
-each row; below, such a call costs more than a copy that brings the rows together."""
+CALL_BYTES = 64 * 1024
+"""On a CPU: so many bytes of keys take as long to read and to copy as a call of attention takes beside its work."""
 
 
 class Row(NamedTuple):
@@ -66,12 +65,20 @@ class KVCache:
         shape = (2, self.planes, self._layers, slots, self._capacity, *heads)
         self._pool = torch.zeros(shape, dtype=dtype, device=device)
         self._keys, self._values = self._pool
+        # Where the keys and the values of each layer begin, in positions: [2 * layers, 1].
+        begins = torch.arange(2 * self.planes * self._layers, device=device) * (slots * self._capacity)
+        self._of_layers = begins.view(2, self.planes, -1)[:, 0].reshape(-1, 1)
         self.nbytes = self._pool.nbytes
         self._position_bytes = heads[0] * heads[1] * dtype.itemsize
 
     def copy(self, source: int, targets: list[int], length: int) -> None:
         """Copies the first `length` positions of slot `source` to other slots, in all planes."""
         self._pool[:, :, :, targets, :length] = self._pool[:, :, :, source : source + 1, :length]
+
+    def reads_in_place(self, length: int) -> bool:
+        """Whether the K/V of sequences of so many positions are read where they lie, whichever slots that are; others
+        are copied together for each attention, but for neighbours."""
+        return self._pool.device.type == "cpu" and length * self._position_bytes > CALL_BYTES
 
     def prefill(self, slots: list[int], lengths: list[int]) -> Attend:
         """Attention for whole prompts, padded on the right, whose K/V it stores from position 0 on.
@@ -96,6 +103,11 @@ class KVCache:
 
         return attend
 
+    def place(self, row: Row) -> int:
+        """Where the K/V lie that a row reads; rows in the order of their places are read in the fewest calls."""
+        # Of the pool of one layer, where planes lie `layers * slots` sequences apart.
+        return (row.loop * self._layers * self._slots if self.planes > 1 else 0) + row.slot
+
     def decode(self, rows: Sequence[Row]) -> Attend:
         """Attention for one new token in each row; it stores its K/V, then attends in its loop up to itself.
 
@@ -103,24 +115,13 @@ class KVCache:
         here, so the loop that `Attend` is told has no meaning.
         """
         device = self._pool.device
-        slots = [row.slot for row in rows]
-        planes = [row.loop if self.planes > 1 else 0 for row in rows]
         lengths = [row.position + 1 for row in rows]
-        # A row of the pool of one layer, where planes lie `layers * slots` rows apart.
-        first = [plane * self._layers * self._slots + slot for plane, slot in zip(planes, slots, strict=True)]
+        first = [self.place(row) for row in rows]
         places = torch.tensor(first, device=device)
         targets = places * self._capacity + torch.tensor([length - 1 for length in lengths], device=device)
         stored = self._pool.flatten(1, 3)
         flat_keys, flat_values = stored.flatten(1, 2).flatten(2)
-        dtype = stored.dtype
-        if self._key_blocks:
-            read = by_key_blocks(places, lengths, dtype)
-        elif first == list(range(first[0], first[0] + len(first))):
-            read = in_place(first[0], lengths, dtype, device)
-        elif device.type == "cpu" and max(lengths) * self._position_bytes > GATHERED_BYTES:
-            read = row_by_row(first, lengths)
-        else:
-            read = gathered(places, lengths, dtype)
+        read = self._reading(first, places, lengths)
 
         def attend(loop: int, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             offset = layer * self._slots
@@ -131,13 +132,26 @@ class KVCache:
 
         return attend
 
+    def _reading(self, first: Sequence[int], places: Tensor, lengths: Sequence[int]) -> Read:
+        """How rows of these places and lengths are read."""
+        dtype, device = self._pool.dtype, self._pool.device
+        if self._key_blocks:
+            return by_key_blocks(places, lengths, dtype)
+        in_several_calls = self.reads_in_place(max(lengths))
+        unseen = CALL_BYTES // self._position_bytes if in_several_calls else None
+        sizes = evenly_spaced(first, lengths, unseen=unseen)
+        if len(sizes) == 1 or in_several_calls:
+            return in_place(sizes, first, lengths, dtype, device)
+        return gathered(places, lengths, dtype)
+
     def copy_to_deeper(self, rows: Sequence[Row]) -> None:
         """Makes the K/V of each row, in all layers, those of every loop that is deeper than its own too."""
-        deeper = [(index, loop) for index, row in enumerate(rows) for loop in range(row.loop + 1, self.planes)]
+        deeper = [(row.loop, loop, *row[:2]) for row in rows for loop in range(row.loop + 1, self.planes)]
         if not deeper:
             return
-        device = self._pool.device
-        loop, slot, position = torch.tensor([(r.loop, r.slot, r.position) for r in rows], device=device).T
-        source, target = torch.tensor(deeper, device=device).T
-        last = self._pool[:, loop, :, slot, position]
-        self._pool[:, target, :, slot[source], position[source]] = last[source]
+        source, target, slot, position = torch.tensor(deeper, device=self._pool.device).T
+        # As positions of all planes in one line: indices in five dimensions take a way that is twice as slow.
+        line = self._pool.flatten(0, 4).flatten(1)
+        at = slot * self._capacity + position + self._of_layers
+        plane = self._layers * self._slots * self._capacity
+        line.index_copy_(0, (target * plane + at).flatten(), line.index_select(0, (source * plane + at).flatten()))

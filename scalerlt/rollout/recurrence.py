@@ -129,10 +129,6 @@ class Recurrence:
         """Whether the slot has a token in flight."""
         return self._tokens[slot] is not None
 
-    def free(self, count: int) -> list[int]:
-        """Those of the slots 0 .. count-1 that have no token in flight."""
-        return [slot for slot in range(count) if not self.has(slot)]
-
     def run_loop(self, slots: Sequence[int]) -> dict[int, int]:
         """Runs the next loop of the tokens in these slots, and of earlier ones whose K/V of that loop they need.
 
@@ -142,6 +138,7 @@ class Recurrence:
         tokens = [self._token(slot) for slot in slots]
         late = [row for slot, token in zip(slots, tokens, strict=True) for row in self._late_rows(slot, token.loops)]
         rows = late + [Row(slot, token.position, token.loops) for slot, token in zip(slots, tokens, strict=True)]
+        rows.sort(key=self._cache.place)
         asks = any(token.asks for token in tokens)
         for batch in self.batches(rows):
             self._run(batch, asks)

@@ -46,6 +46,9 @@ class OperandCounter(TorchDispatchMode):
                 self.read[read] += source.nbytes
         elif name == "index" and self._name(args[0]):
             self.read[self._name(args[0])] += outputs[0].nbytes
+        elif name == "index_select" and self._name(args[0]):
+            # What is selected several times is read once.
+            self.read[self._name(args[0])] += outputs[0].nbytes * args[2].unique().numel() // args[2].numel()
         elif not {self._key(t) for t in outputs} & {self._key(t) for t in tensors}:
             for tensor in tensors:
                 if (read := self._name(tensor)) in self._sizes and read not in ("keys", "values"):

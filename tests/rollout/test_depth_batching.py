@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import pytest
 import torch
@@ -12,10 +13,10 @@ from models.small import SMALL
 from rollout.test_last_exited import RULES, K, assert_agrees, deep_model, plain, ragged, traced
 
 from scalerlt.errors import UserError
-from scalerlt.rollout import decode_attention, kv_cache
+from scalerlt.rollout import decode_attention, kv_cache, native
 from scalerlt.rollout.kv_cache import KVCache, Row
 from scalerlt.rollout.native import NativeEngine
-from scalerlt.rollout.recurrence import Recurrence
+from scalerlt.rollout.recurrence import Recurrence, SkippedKV
 from scalerlt.rollout.request import Request, Response
 
 SCHEDULES = ["last_exited", "deferred_fill", "shared_kv"]
@@ -192,6 +193,20 @@ def test_shared_kv_holds_one_plane_per_layer() -> None:
     assert sizes[0] == sizes[1] == K * sizes[2]
 
 
+@pytest.mark.parametrize("concurrency", [7, 8, 11, 16])
+def test_a_readout_that_is_filled_up_draws_the_same(concurrency: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = deep_model(torch.float32), ragged(16, seed=5)
+    expected = NativeEngine(model, concurrency=concurrency).generate(asked).responses
+    monkeypatch.setattr(native, "LARGE_HEAD", 0)
+    rows: list[int] = []
+    logits = model.logits
+    monkeypatch.setattr(model, "logits", lambda hidden: rows.append(len(hidden)) or logits(hidden))
+    found = NativeEngine(model, concurrency=concurrency).generate(asked).responses
+    assert not set(rows) & set(range(8, 16))
+    assert [response.tokens for response in found] == [response.tokens for response in expected]
+    assert largest_difference(found, expected) < 2e-6
+
+
 def test_first_tokens_are_announced_once_and_in_order_of_admission() -> None:
     asked, announced = ragged(7), []
     NativeEngine(deep_model(), concurrency=2, on_first_token=lambda request: announced.append(request)).generate(asked)
@@ -220,31 +235,85 @@ def test_all_ways_of_attending_are_one(seed: int, rows: int, group: int, dtype: 
             scores = queries[row, head] @ keys[place, :length, head].T * head_dim**-0.5
             expected[row, head] = scores.softmax(-1) @ values[place, :length, head]
     ways = {
-        "in place": decode_attention.in_place(first, lengths, dtype, queries.device),
+        "in place": decode_attention.in_place([rows], places.tolist(), lengths, dtype, queries.device),
+        "in place, row by row": decode_attention.in_place([1] * rows, places.tolist(), lengths, dtype, queries.device),
         "gathered": decode_attention.gathered(places, lengths, dtype),
-        "row by row": decode_attention.row_by_row(places.tolist(), lengths),
         "by key blocks": decode_attention.by_key_blocks(places, lengths, dtype),
     }
     for name, read in ways.items():
         torch.testing.assert_close(read(queries, stored), expected, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("limit", [0, 10**9])
-def test_rows_at_different_loops_are_read_in_place_or_gathered(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_cache, "GATHERED_BYTES", limit)
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 90)), min_size=1, max_size=20),
+    unseen=st.none() | st.integers(0, 60),
+)
+def test_rows_of_a_group_lie_evenly_spaced_and_read_little_that_they_do_not_see(
+    rows: list[tuple[int, int]], unseen: int | None
+) -> None:
+    places, lengths = zip(*sorted(rows), strict=True)
+    sizes = decode_attention.evenly_spaced(places, lengths, unseen=unseen)
+    assert sum(sizes) == len(rows) and min(sizes) > 0
+    for end, size in zip(accumulate(sizes), sizes, strict=True):
+        group = slice(end - size, end)
+        steps = {right - left for left, right in pairwise(places[group])}
+        assert len(steps) <= 1 and all(step > 0 for step in steps)
+        if unseen is not None:
+            assert size * max(lengths[group]) - sum(lengths[group]) <= unseen * (size - 1)
+
+
+@pytest.mark.parametrize(
+    ("places", "lengths", "unseen", "sizes"),
+    [
+        ([4, 5, 6, 7], [9, 9, 9, 9], 0, [4]),
+        ([0, 3, 6, 7, 9, 20], [5] * 6, 0, [3, 2, 1]),
+        ([4, 5, 6, 7], [9, 1, 9, 9], 7, [1, 1, 2]),
+        ([4, 5, 6, 7], [9, 1, 9, 9], 8, [4]),
+        ([4, 5, 6, 7], [2, 2, 5, 2], 5, [2, 2]),
+        ([4, 5, 6, 7], [2, 2, 500, 2], None, [4]),
+        ([3, 3, 3], [1, 2, 3], None, [1, 1, 1]),
+        ([5, 4], [1, 1], None, [1, 1]),
+    ],
+)
+def test_groups_of_rows(places: list[int], lengths: list[int], unseen: int | None, sizes: list[int]) -> None:
+    assert decode_attention.evenly_spaced(places, lengths, unseen=unseen) == sizes
+
+
+@pytest.mark.parametrize("kv", ["last_exited", "deferred_fill"])
+@pytest.mark.parametrize("call_bytes", [0, 10**9])
+def test_rows_at_different_loops_are_read_in_place_or_gathered(
+    kv: SkippedKV, call_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And sequences are moved to be neighbours only where they are gathered otherwise."""
+    monkeypatch.setattr(kv_cache, "CALL_BYTES", call_bytes)
     called: set[str] = set()
 
     def watch(name: str) -> None:
         way = getattr(decode_attention, name)
         monkeypatch.setattr(kv_cache, name, lambda *args: called.add(name) or way(*args))
 
-    for name in ("in_place", "gathered", "row_by_row", "by_key_blocks"):
+    for name in ("in_place", "gathered", "by_key_blocks"):
         watch(name)
-    model, asked = deep_model(), ragged(5, seed=3)
-    found = NativeEngine(model, concurrency=4, exit_rule=RULES[2]).generate(asked).responses
-    assert called == {"in_place", "gathered" if limit else "row_by_row"}
+    moved: list[int] = []
+    copy = KVCache.copy
+    monkeypatch.setattr(KVCache, "copy", lambda self, *args: moved.append(1) or copy(self, *args))
+    model, asked = deep_model(), ragged(9, seed=3)
+    found = NativeEngine(model, concurrency=5, exit_rule=RULES[2], kv=kv).generate(asked).responses
+    assert called == ({"in_place", "gathered"} if call_bytes else {"in_place"})
+    assert bool(moved) == bool(call_bytes)
     for request, response in zip(asked, found, strict=True):
-        assert_agrees(response, plain(model, request, RULES[2]))
+        assert_agrees(response, plain(model, request, RULES[2], kv=kv))
+
+
+def test_a_request_that_waits_takes_the_place_of_one_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sequence is moved while others wait."""
+    waiting: list[int] = []
+    copy = KVCache.copy
+    engine = NativeEngine(deep_model(), concurrency=3, on_first_token=lambda request: waiting.append(1))
+    monkeypatch.setattr(KVCache, "copy", lambda self, *args: waiting.append(0) or copy(self, *args))
+    engine.generate(ragged(9, seed=3))
+    assert waiting.count(1) == 9 and waiting[:9].count(0) == 0
 
 
 def test_a_row_writes_its_own_place_alone() -> None:
