@@ -28,7 +28,7 @@ from scalerlt.schema.parallel import SEVERAL_NODES
 from scalerlt.worker.fork_server import ForkServer, preloaded
 from scalerlt.worker.mirror import Mirror, mirror_of
 from scalerlt.worker.nodes import Leader
-from scalerlt.worker.ranks import jobs_of
+from scalerlt.worker.ranks import jobs_of, meeting_place
 from scalerlt.worker.shortfall import of_hosts
 from scalerlt.worker.starting import Spawner, Starter
 from scalerlt.worker.verdict import INTERRUPTED, Outcome, Rank, of_error
@@ -125,7 +125,8 @@ class Supervisor:
             attempt.ranks = watch.ranks
             first = self._nodes.hosts[0] if self._nodes is not None and cell.parallel.nodes > 1 else None
             try:
-                outcome = watch.run(jobs_of(cell, cell_file, attempt.path, first, placement.environment))
+                with meeting_place(cell, first) as meeting:
+                    outcome = watch.run(jobs_of(cell, cell_file, attempt.path, meeting, placement.environment))
             finally:
                 attempt.add_hosts(cell, starter.environments())
             if starter is self._server and not self._server.is_alive:

@@ -2,16 +2,18 @@
 
 import math
 import signal
+import socket
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 from worker.frozen import freeze, option
 
 from scalerlt.errors import UserError
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.record import Verdict
 from scalerlt.schema import load_cell
-from scalerlt.worker.ranks import jobs_of
+from scalerlt.worker.ranks import jobs_of, meeting_place
 from scalerlt.worker.starting import Job, _own_device
 from scalerlt.worker.supervisor import Supervisor
 
@@ -79,7 +81,8 @@ def test_without_slurm_there_is_one_node(supervisor: Supervisor, tmp_path: Path)
 def jobs(tmp_path: Path, ranks: tuple[int, int], first: str | None, here: dict[str, str], kind: str) -> list[Job]:
     cell_file = freeze(tmp_path, "measures", ranks=ranks, device=option("device", kind))
     cell = load_cell(FrozenCell.read(cell_file).config)
-    return jobs_of(cell, cell_file, tmp_path / "attempt", first, here)
+    with meeting_place(cell, first) as meeting:
+        return jobs_of(cell, cell_file, tmp_path / "attempt", meeting, here)
 
 
 def test_what_torch_distributed_reads(tmp_path: Path) -> None:
@@ -95,6 +98,25 @@ def test_what_torch_distributed_reads(tmp_path: Path) -> None:
         assert job.environment["MASTER_PORT"] == made[0].environment["MASTER_PORT"]
         assert ("CUDA_VISIBLE_DEVICES" in job.environment) == (job.node == 0), "that is for its own node to say"
     assert jobs(tmp_path / "one", (1, 1), None, {"A": "1"}, "cpu")[0].environment == {"A": "1"}
+
+
+@pytest.mark.parametrize("first", [None, "localhost"])
+def test_the_port_is_kept_for_rank_0(tmp_path: Path, first: str | None) -> None:
+    """Whom the system gives a port does not get it, and rank 0 listens there as torch does."""
+    cell = load_cell(FrozenCell.read(freeze(tmp_path, "measures", ranks=(1, 2))).config)
+    with meeting_place(cell, first) as meeting:
+        address = meeting["MASTER_ADDR"], int(meeting["MASTER_PORT"])
+        with socket.socket() as another, pytest.raises(OSError, match="Address already in use"):
+            another.bind(address)
+        for use_libuv in (True, False):
+            store = TCPStore(*address, world_size=1, is_master=True, use_libuv=use_libuv)
+            store.set("key", "value")
+            assert TCPStore(*address, is_master=False).get("key") == b"value"
+            del store
+    with socket.socket() as another:
+        another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # some connections may be in TIME_WAIT
+        another.bind(address)
+        another.listen()
 
 
 def test_each_rank_of_a_node_has_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
