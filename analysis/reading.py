@@ -17,7 +17,7 @@ from scalerlt.records.base import Scalar, UnreadableDocument, read_file
 from scalerlt.records.cell import FrozenCell
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.record import Metric, Record
-from scalerlt.records.store import RECORD_FILE, Attempt, CellDirectory, SweepDirectory, sweeps
+from scalerlt.records.store import RECORD_FILE, Attempt, CellDirectory, SweepDirectory, standing, sweeps
 
 PLACES_OF_A_SWEEP = ("plans", "submissions")
 
@@ -161,7 +161,7 @@ def _result(read: SweepResults, planned: PlannedCell, attempts: list[Attempt] | 
     """One cell's result; adds its record files and what is wrong with its files to what was read."""
     if attempts is None:
         return CellResult(read.name, planned.cell_id, planned.axes, "lost", "its directory cannot be listed")
-    valid: list[tuple[str, Attempt, Record]] = []
+    valid: dict[str, Attempt] = {}
     for attempt in attempts:
         file = f"{planned.cell_id}/{attempt.path.name}/{RECORD_FILE}"
         if attempt.fault is not None:
@@ -169,10 +169,10 @@ def _result(read: SweepResults, planned: PlannedCell, attempts: list[Attempt] | 
         elif attempt.record is not None and attempt.record.cell_id != planned.cell_id:
             read.problems.append(f"{file}: is the record of another cell, {attempt.record.cell_id}")
         elif attempt.record is not None:
-            valid.append((file, attempt, attempt.record))
-    answers = [entry for entry in valid if entry[2].verdict.answers]
-    counting, _, record = next(reversed(answers or valid), (None, None, None))
-    for file, attempt, _ in valid:
+            valid[file] = attempt
+    record = standing(valid.values())
+    counting = next((file for file, attempt in valid.items() if attempt.record is record), None)
+    for file, attempt in valid.items():
         place = read.records if file == counting else read.superseded
         place[file] = attempt.sha256 or ""
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.queued import Queued
 from scalerlt.launching.recovery import NO_SLURM, reconcile
-from scalerlt.planning.retry import standing, why_again
+from scalerlt.planning.retry import why_again
 from scalerlt.records.base import FileFault, UnreadableDocument
 from scalerlt.records.plan import Plan, PlannedCell
-from scalerlt.records.store import CellDirectory, SweepDirectory
+from scalerlt.records.store import CellDirectory, SweepDirectory, standing
 from scalerlt.schema.frozen import load_frozen
 
 
@@ -59,7 +59,8 @@ def is_settled(cell: CellDirectory, retry: Iterable[str], revision: str | None, 
 
 
 def _is_due(cell: CellDirectory, words: frozenset[str], revision: str | None, jobs: Jobs) -> bool:
-    if any(jobs.runs(attempt) for attempt in cell.attempts()):
+    attempts = cell.attempts()
+    if any(jobs.runs(attempt) for attempt in attempts):
         return False
-    record = standing(cell)
+    record = standing(attempts)
     return record is None or why_again(record, words, revision) is not None

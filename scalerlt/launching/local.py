@@ -15,7 +15,7 @@ from scalerlt.launching.recovery import reconcile
 from scalerlt.launching.status import CellStatus, of_cell, totals
 from scalerlt.planning.cost import Cost
 from scalerlt.planning.inference import implied, no_longer_implied
-from scalerlt.planning.retry import DEFAULT, standing
+from scalerlt.planning.retry import DEFAULT
 from scalerlt.records.base import FileFault, UnwritableFile, now
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.record import Record, Verdict
@@ -146,7 +146,7 @@ class LocalQueue:
         except FileFault as fault:
             self.faults[cell.cell_id] = str(fault)
             return False
-        record = standing(directory)
+        record = directory.last_record()
         if record is None:
             return True
         before = self._seen.setdefault(cell.cell_id, record.attempt)

@@ -18,7 +18,7 @@ from scalerlt.planning.resolve import ResolvedCell
 from scalerlt.planning.retry import why_again
 from scalerlt.records.base import UnreadableDocument
 from scalerlt.records.plan import Plan, PlannedCell
-from scalerlt.records.store import Attempt, SweepDirectory
+from scalerlt.records.store import Attempt, SweepDirectory, standing
 
 TO_RUN = "to run"
 
@@ -177,11 +177,9 @@ def _attempts(sweep: SweepDirectory, plan: Plan) -> tuple[dict[str, list[Attempt
 
 def _state(attempts: list[Attempt], request: Request, plan: Plan) -> tuple[str, str | None]:
     """What the records say of a cell, and why."""
-    records = [attempt.record for attempt in attempts if attempt.record is not None]
-    answers = [record for record in records if record.verdict.answers]
-    if not records:
+    record = standing(attempts)
+    if record is None:
         return TO_RUN, "its attempts have no readable record" if attempts else None
-    record = (answers or records)[-1]
     if again := why_again(record, request.retry, plan.provenance.get("git_revision")):
         return TO_RUN, again
     return record.verdict.value, record.reason or "not run again"

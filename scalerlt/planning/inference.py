@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from scalerlt.errors import UserError
-from scalerlt.planning.retry import standing, why_again
+from scalerlt.planning.retry import why_again
 from scalerlt.records.base import Scalar, UnreadableDocument
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.record import Verdict
@@ -29,7 +29,7 @@ def with_inferred(plan: Plan, sweep: SweepDirectory, retry: Iterable[str]) -> Pl
 
     def is_out_of_memory(cell: PlannedCell) -> bool:
         try:
-            record = standing(sweep.cell(cell.cell_id))
+            record = sweep.cell(cell.cell_id).last_record()
         except UnreadableDocument:
             return False
         return record is not None and record.verdict is Verdict.OOM and not why_again(record, words, revision)

@@ -6,7 +6,6 @@ from typing import Any
 
 from scalerlt.errors import RequestErrors
 from scalerlt.records.record import Record, Verdict
-from scalerlt.records.store import CellDirectory
 
 BY_VERDICT = ("failed", "killed", "lost", "timeout", "oom")
 DEFAULT = frozenset({"failed", "killed", "lost", "timeout"})
@@ -34,13 +33,8 @@ def read_retry(value: Any) -> frozenset[str]:
     return frozenset(words)
 
 
-def standing(cell: CellDirectory) -> Record | None:
-    """The record that says whether a cell runs again: its newest answer, else its newest record."""
-    return cell.last_record()
-
-
 def why_again(record: Record, retry: Iterable[str], revision: str | None) -> str | None:
-    """Why a cell whose record this is runs again, as a sentence for the plan; None when it does not.
+    """Why a cell for which this record stands runs again, as a sentence for the plan; None when it does not.
 
     An attempt that was preempted is not done and goes on under every word but `none`.
 

@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +72,17 @@ class Attempt:
             return False
 
 
+def standing(attempts: Iterable[Attempt]) -> Record | None:
+    """The record that stands for a cell: its newest answer (measured, unsupported or out of memory), else its newest.
+
+    Args:
+        attempts: at the cell, oldest first.
+    """
+    records = [attempt.record for attempt in attempts if attempt.record is not None]
+    answers = [record for record in records if record.verdict.answers]
+    return next(reversed(answers or records), None)
+
+
 class CellDirectory:
     """runs/<sweep>/<cell_id>: its attempts and what they say."""
 
@@ -122,15 +133,9 @@ class CellDirectory:
                 raise CellClaimed(f"{path} was made by another process in this moment") from None
         return number, path
 
-    def answer(self) -> Record | None:
-        """The newest record that answers the cell (measured, unsupported or out of memory)."""
-        records = [attempt.record for attempt in self.attempts() if attempt.record is not None]
-        return next((record for record in reversed(records) if record.verdict.answers), None)
-
     def last_record(self) -> Record | None:
-        """The record that stands for the cell: its answer, else its newest record."""
-        records = [attempt.record for attempt in self.attempts() if attempt.record is not None]
-        return self.answer() or (records[-1] if records else None)
+        """The record that stands for the cell (see `standing`)."""
+        return standing(self.attempts())
 
 
 class SweepDirectory:
