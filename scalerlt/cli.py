@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from scalerlt.errors import RequestErrors, UserError
 
 if TYPE_CHECKING:
+    from scalerlt.launching.jobs import Jobs
     from scalerlt.launching.local import Outcome
     from scalerlt.launching.progress import Display
     from scalerlt.launching.slurm.outlook import Outlook
@@ -178,9 +179,7 @@ def status(arguments: list[str]) -> int:
     if options.watch is not None and options.json:
         raise UserError("--json prints one document: leave out --watch, and ask again as often as you like")
     seconds, runs = _every(options.watch, options.runs)
-    from scalerlt.launching.jobs import Jobs
     from scalerlt.launching.recovery import reconcile_all
-    from scalerlt.launching.slurm.ask import Slurm
     from scalerlt.launching.watching import show_status, watch
     from scalerlt.records.store import sweeps
 
@@ -190,7 +189,7 @@ def status(arguments: list[str]) -> int:
         faults.append(text)
         print(text, file=sys.stderr)
 
-    jobs = Jobs(Slurm(say) if shutil.which("squeue") else None)
+    jobs = _slurm_jobs(say)
     if options.reconcile:
         reconcile_all(sweeps(runs), jobs, lambda text: print(text, file=sys.stderr if options.json else sys.stdout))
     if seconds is not None:
@@ -283,11 +282,9 @@ def _hydra(arguments: list[str]) -> int:
 def _execute(request: "Request") -> int:
     """Plan, freeze and run a request: here, or by the jobs of a Slurm cluster."""
     from scalerlt.launching.due import is_settled
-    from scalerlt.launching.jobs import Jobs
     from scalerlt.launching.progress import display
     from scalerlt.launching.queued import Queued, attempts_of, expect
     from scalerlt.launching.show import show_record
-    from scalerlt.launching.slurm.ask import Slurm
     from scalerlt.launching.status import of_cells
     from scalerlt.planning.forecast import forecast, refuse_above
     from scalerlt.planning.inference import infers_oom, with_inferred
@@ -309,7 +306,7 @@ def _execute(request: "Request") -> int:
     with display() as shown:
         sweep = SweepDirectory(Path(request.runs_dir) / planned.sweep)
         queued = Queued(sweep.path)
-        jobs = Jobs(Slurm(shown.say)) if shutil.which("squeue") else Jobs()
+        jobs = _slurm_jobs(shown.say)
         expect([(queued, attempts_of(sweep, planned.cells))], jobs)
         revision = planned.provenance.get("git_revision")
         kept: list[str] = []
@@ -333,9 +330,7 @@ def _execute(request: "Request") -> int:
 
 
 def _here(request: "Request", cells: "list[ResolvedCell]", infer_oom: bool) -> "Start":
-    from scalerlt.launching.jobs import Jobs
     from scalerlt.launching.local import run_plan
-    from scalerlt.launching.slurm.ask import Slurm
     from scalerlt.planning.cost import Costs, measured
 
     by_id = {cell.cell_id: cell for cell in cells}
@@ -348,7 +343,7 @@ def _here(request: "Request", cells: "list[ResolvedCell]", infer_oom: bool) -> "
         retry=request.retry,
         infer_oom=infer_oom,
         cost_of=lambda cell_id: costs().of(by_id[cell_id]),
-        jobs=Jobs(Slurm(shown.say)) if shutil.which("squeue") else None,
+        jobs=_slurm_jobs(shown.say),
     )
 
 
@@ -387,12 +382,18 @@ def _jobs(request: "Request", seen: "Forecast", cells: "list[ResolvedCell]") -> 
 
 def _under_way(sweep: "SweepDirectory") -> "FindUnderWay":
     """Which cells of a sweep run or wait for a job, by its files and, where there is one, by Slurm."""
-    from scalerlt.launching.jobs import Jobs
-    from scalerlt.launching.slurm.ask import Slurm
     from scalerlt.launching.under_way import under_way
 
-    jobs = Jobs(Slurm(lambda text: print(text, file=sys.stderr)) if shutil.which("squeue") else None)
+    jobs = _slurm_jobs(lambda text: print(text, file=sys.stderr))
     return lambda attempts: under_way(sweep, attempts, jobs)
+
+
+def _slurm_jobs(say: Callable[[str], None]) -> "Jobs":
+    """What Slurm says of jobs, where there is one to ask; `say` is told when it does not answer."""
+    from scalerlt.launching.jobs import Jobs
+    from scalerlt.launching.slurm.ask import Slurm
+
+    return Jobs(Slurm(say) if shutil.which("squeue") else None)
 
 
 def _warn(request: "Request") -> None:
