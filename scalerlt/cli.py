@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from scalerlt.launching.local import Outcome
     from scalerlt.launching.progress import Display
     from scalerlt.launching.slurm.outlook import Outlook
-    from scalerlt.planning.forecast import FindUnderWay, Forecast
+    from scalerlt.planning.forecast import FindUnderWay, Forecast, UnderWay
     from scalerlt.planning.request import Request
     from scalerlt.planning.resolve import ResolvedCell
     from scalerlt.records.plan import Plan
-    from scalerlt.records.store import CellDirectory, SweepDirectory
+    from scalerlt.records.store import Attempt, CellDirectory, SweepDirectory
 
     Start = Callable[[SweepDirectory, Plan, str, Display], Outcome]
     """Runs a frozen plan, given its file's name."""
@@ -382,10 +382,16 @@ def _jobs(request: "Request", seen: "Forecast", cells: "list[ResolvedCell]") -> 
 
 def _under_way(sweep: "SweepDirectory") -> "FindUnderWay":
     """Which cells of a sweep run or wait for a job, by its files and, where there is one, by Slurm."""
+    from scalerlt.launching.queued import Queued, expect
     from scalerlt.launching.under_way import under_way
 
-    jobs = _slurm_jobs(lambda text: print(text, file=sys.stderr))
-    return lambda attempts: under_way(sweep, attempts, jobs)
+    jobs, queued = _slurm_jobs(lambda text: print(text, file=sys.stderr)), Queued(sweep.path)
+
+    def find(attempts: "Mapping[str, list[Attempt]]") -> "Mapping[str, UnderWay]":
+        expect([(queued, attempts)], jobs)
+        return under_way(attempts, queued, jobs)
+
+    return find
 
 
 def _slurm_jobs(say: Callable[[str], None]) -> "Jobs":

@@ -3,19 +3,18 @@
 from collections.abc import Mapping
 
 from scalerlt.launching.jobs import Jobs
-from scalerlt.launching.queued import Queued, expect
+from scalerlt.launching.queued import Queued
 from scalerlt.planning.forecast import UnderWay
-from scalerlt.records.store import Attempt, SweepDirectory
+from scalerlt.records.store import Attempt
 
 
-def under_way(sweep: SweepDirectory, attempts: Mapping[str, list[Attempt]], jobs: Jobs) -> dict[str, UnderWay]:
+def under_way(attempts: Mapping[str, list[Attempt]], queued: Queued, jobs: Jobs) -> dict[str, UnderWay]:
     """Of these cells those that run or that a submitted job is going to run, as `scalerlt status` tells it.
 
     Args:
         attempts: at each cell.
+        queued: the sweep's submissions.
     """
-    queued = Queued(sweep.path)
-    expect([(queued, attempts)], jobs)
     found = {}
     for cell_id, of_cell in attempts.items():
         if any(jobs.runs(attempt) for attempt in of_cell):

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.queued import Queued, attempts_of, expect
 from scalerlt.launching.slurm.ask import Slurm
-from scalerlt.records.base import UnreadableDocument
 from scalerlt.records.plan import PlannedCell
 from scalerlt.records.store import SweepDirectory
 from scalerlt.records.submission import Submission
@@ -16,19 +15,6 @@ def jobs_of(sweep: SweepDirectory, cells: Iterable[PlannedCell], slurm: Slurm) -
     jobs, queued = Jobs(slurm), Queued(sweep.path)
     expect([(queued, attempts_of(sweep, cells))], jobs)
     return jobs, queued
-
-
-def queued_cells(sweep: SweepDirectory, cells: Iterable[PlannedCell], jobs: Jobs, queued: Queued) -> dict[str, str]:
-    """Of these cells, none of which is running, those that a job is going to run, each with which and why it waits."""
-    found = {}
-    for cell in cells:
-        try:
-            waiting = queued.waiting(cell.cell_id, sweep.cell(cell.cell_id).attempts(), jobs)
-        except UnreadableDocument:
-            continue  # told where the cell is to be run
-        if waiting is not None and waiting.certain:
-            found[cell.cell_id] = waiting.reason
-    return found
 
 
 def write_down(queued: Queued, say: Callable[[str], None]) -> None:

@@ -3,7 +3,7 @@
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,16 +12,18 @@ from scalerlt.launching.due import due
 from scalerlt.launching.interrupts import Interrupts
 from scalerlt.launching.local import Outcome
 from scalerlt.launching.progress import Display
-from scalerlt.launching.queued import Queued
+from scalerlt.launching.queued import Queued, attempts_of
 from scalerlt.launching.slurm.arrays import LARGEST_ARRAY
 from scalerlt.launching.slurm.ask import Slurm
-from scalerlt.launching.slurm.earlier import jobs_of, queued_cells, write_down
+from scalerlt.launching.slurm.earlier import jobs_of, write_down
 from scalerlt.launching.slurm.follow import Follower
 from scalerlt.launching.slurm.items import ResourceGroup, Seconds, resource_groups, settings_of
 from scalerlt.launching.slurm.outlook import outlook
 from scalerlt.launching.slurm.submit import JobsNotSubmitted, submit
 from scalerlt.launching.slurm.turn import turn
 from scalerlt.launching.status import CellStatus, of_cell, totals
+from scalerlt.launching.under_way import under_way
+from scalerlt.planning.forecast import UnderWay
 from scalerlt.planning.launcher import SlurmSettings
 from scalerlt.planning.resolve import ResolvedCell
 from scalerlt.records.plan import Plan, PlannedCell
@@ -107,9 +109,10 @@ class _SlurmRun:
                     self.display.say(f"passed over: {fault}")
                 write_down(earlier, self.display.say)
                 cells, faults = due(self.sweep, self.plan, self.retry, self.display.say, self.jobs)
-                queued = queued_cells(self.sweep, cells, self.jobs, earlier)
-                cells = [cell for cell in cells if cell.cell_id not in queued]
-                self._say_what_is_left_out(cells, set(queued))
+                held = under_way(attempts_of(self.sweep, cells), earlier, self.jobs)
+                cells = [cell for cell in cells if cell.cell_id not in held]
+                self._say_what_is_left_out(cells, held)
+                queued = {cell_id: cell.reason for cell_id, cell in held.items() if cell.state == "queued"}
                 jobs = queued | self._submit(resource_groups(cells, self.resolved, self.settings, self.seconds))
             if self.settings.wait and not self._interrupted:
                 follower = Follower(self.sweep, self.slurm, self.display, self.interrupts.finish.is_set)
@@ -131,13 +134,11 @@ class _SlurmRun:
     def _ordered(self) -> list[PlannedCell]:
         return sorted(self.plan.cells, key=lambda cell: cell.order)
 
-    def _say_what_is_left_out(self, cells: list[PlannedCell], queued: set[str]) -> None:
+    def _say_what_is_left_out(self, cells: list[PlannedCell], held: Mapping[str, UnderWay]) -> None:
         to_run = {cell.cell_id for cell in cells}
         others = [cell for cell in self.plan.cells if cell.cell_id not in to_run]
         if others:
-            states = (
-                "queued" if cell.cell_id in queued else of_cell(self.sweep, cell, self.jobs).state for cell in others
-            )
+            states = ((held.get(cell.cell_id) or of_cell(self.sweep, cell, self.jobs)).state for cell in others)
             self.display.say(f"not submitted: {totals(states)}")
 
     def _submit(self, groups: list[ResourceGroup]) -> dict[str, str]:
@@ -187,7 +188,7 @@ class _SlurmRun:
     def _submitted(self) -> list[str]:
         return [job.job_id for file in self.files for job in Submission.read(file).jobs]
 
-    def _status(self, cell: PlannedCell, jobs: dict[str, str], earlier: Queued) -> CellStatus:
+    def _status(self, cell: PlannedCell, jobs: Mapping[str, str | None], earlier: Queued) -> CellStatus:
         """The state of a cell.
 
         Args:

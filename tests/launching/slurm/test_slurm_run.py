@@ -27,6 +27,7 @@ from scalerlt.launching.progress import Display
 from scalerlt.launching.queued import attempts_of
 from scalerlt.launching.slurm import follow, job
 from scalerlt.launching.slurm.ask import JobState, Slurm
+from scalerlt.launching.slurm.earlier import jobs_of
 from scalerlt.launching.slurm.job import Inferring
 from scalerlt.launching.slurm.run import check_slurm
 from scalerlt.launching.slurm.turn import turn
@@ -126,7 +127,9 @@ def test_what_waits_or_runs_is_not_submitted_twice(three: SweepDirectory, mock_s
     [_, (submission, queue)] = submitted(three)
     assert [item.cells for item in queue.items] == [["b"]] and queue.tried == {"b": 1}
     assert [job.items for job in submission.jobs] == [[0]]
-    found = under_way(three, attempts_of(three, plan_of(three).cells), Jobs(Slurm(print)))
+    cells = plan_of(three).cells
+    jobs, queued = jobs_of(three, cells, Slurm(print))
+    found = under_way(attempts_of(three, cells), queued, jobs)
     assert {cell_id: (cell.state, cell.job) for cell_id, cell in found.items()} == {
         "b": ("queued", "13"),
         "c": ("running", None),
