@@ -1,6 +1,5 @@
-"""From a plan to job ids, and to the end of the jobs, on a mocked Slurm."""
+"""From a plan to job ids, on a mocked Slurm."""
 
-import io
 import json
 import os
 import shlex
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,16 +15,15 @@ import pytest
 from launching.conftest import wait_until
 from launching.queue_process import plan_of
 from launching.slurm.mock import MockSlurm
-from launching.slurm.slurm_sweeps import run, settings_of, submitted, sweep_of
-from rich.console import Console
+from launching.slurm.slurm_sweeps import leave_record, run, settings_of, submitted, sweep_of
 
 from scalerlt.cli import main
 from scalerlt.errors import UserError
 from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.progress import Display
 from scalerlt.launching.queued import attempts_of
-from scalerlt.launching.slurm import follow, job
-from scalerlt.launching.slurm.ask import JobState, Slurm
+from scalerlt.launching.slurm import job
+from scalerlt.launching.slurm.ask import Slurm
 from scalerlt.launching.slurm.earlier import jobs_of
 from scalerlt.launching.slurm.job import Inferring
 from scalerlt.launching.slurm.run import check_slurm
@@ -36,37 +33,11 @@ from scalerlt.launching.under_way import under_way
 from scalerlt.records.base import UnwritableFile, now
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan, PlannedCell
-from scalerlt.records.record import Record, Verdict
-from scalerlt.records.store import CellDirectory, SweepDirectory
+from scalerlt.records.record import Verdict
+from scalerlt.records.store import SweepDirectory
 from scalerlt.records.submission import submissions
-from scalerlt.worker.processes import search_path
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", search_path())
-    monkeypatch.setattr(follow, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(follow, "ASK_SECONDS", 0.2)
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> SweepDirectory:
-    return sweep_of(tmp_path / "runs" / "sweep", {"a": "measures", "b": "exits_with_9", "c": "measures"})
-
-
-def leave_record(sweep: SweepDirectory, cell_id: str, verdict: Verdict) -> None:
-    """As a job would."""
-    number, path = sweep.cell(cell_id).claim()
-    Record(
-        sweep=sweep.name,
-        cell_id=cell_id,
-        axes={},
-        attempt=number,
-        verdict=verdict,
-        started=now(),
-        ended=now(),
-        environment={"host": "n1"},
-    ).write(path / "record.json")
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_without_waiting_it_returns_with_job_ids(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
@@ -83,30 +54,6 @@ def test_without_waiting_it_returns_with_job_ids(three: SweepDirectory, mock_slu
     assert (queue.plan, queue.tried, submission.plan) == ("001.json", {}, "001.json")
     assert "jobs 12_0, 12_1, 12_2" in shown and "scancel 12" in shown and f"scalerlt status {three.path}" in shown
     assert not list(three.path.glob("*/attempt-*")), "nothing ran here"
-
-
-def test_jobs_run_their_cells_and_one_that_exits_hard_costs_no_other_its_result(
-    three: SweepDirectory, mock_slurm: MockSlurm
-) -> None:
-    mock_slurm.runs_jobs()
-    outcome, shown = run(three, settings_of(wait=True, max_jobs=1))
-    assert {cell.cell_id: cell.state for cell in outcome.cells} == {"a": "measured", "b": "failed", "c": "measured"}
-    assert outcome.exit_code == 1 and not outcome.faults
-    assert "[3/3]" in shown and "  failed b:" in shown and "3 cells: 2 measured, 1 failed" in shown
-    record = three.cell("a").last_record()
-    assert record is not None and record.environment["slurm"]["SLURM_JOB_ID"] == "12"
-    assert set(mock_slurm.jobs().values()) == {"COMPLETED"}, "which says nothing of the cells"
-
-
-def test_a_task_without_the_jobs_variables_says_so(tmp_path: Path, mock_slurm: MockSlurm) -> None:
-    sweep = sweep_of(tmp_path / "runs" / "sweep", {"a": "measures"})
-    mock_slurm.runs_jobs()
-    mock_slurm.srun_clears_the_environment()
-    outcome, _ = run(sweep, settings_of(wait=True, python=f"env PYTHONPATH={search_path()} {sys.executable}"))
-    assert outcome.exit_code == 1 and "job 12 has ended without recording it" in outcome.faults["a"]
-    log = (sweep.path / "submissions/001/submitit/12_0_log.err").read_text()
-    assert "SLURM_JOB_ID and SUBMITIT_EXECUTOR did not reach its process" in log
-    assert "srun_args=[--export=ALL]" in log and "Traceback" not in log
 
 
 def test_what_waits_or_runs_is_not_submitted_twice(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
@@ -148,45 +95,10 @@ def test_while_squeue_is_silent_nothing_is_submitted_twice(three: SweepDirectory
     assert [cell.reason for cell in outcome.cells][:1] == ["submitted as job 12_0; squeue does not answer"]
 
 
-def test_cancelled_jobs_leave_their_cells_with_a_reason(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
-    """Without accounting; submitit alone would wait for ever."""
-
-    def cancel() -> None:
-        wait_until(lambda: len(mock_slurm.calls("squeue")) >= 2, 240)
-        leave_record(three, "a", Verdict.MEASURED)
-        mock_slurm.shows("JobId=12001 ArrayJobId=12 ArrayTaskId=1 JobState=CANCELLED Reason=None NodeList=(null)")
-        mock_slurm.queue()
-
-    canceller = threading.Thread(target=cancel)
-    canceller.start()
-    outcome, shown = run(three, settings_of(wait=True))
-    canceller.join()
-    assert outcome.exit_code == 1 and not outcome.interrupted
-    assert outcome.faults["b"] == "job 12_1 has ended without recording it: CANCELLED"
-    assert "Slurm knows nothing of it any more" in outcome.faults["c"]
-    assert "a measured on n1" in shown and "jobs: 3 pending (Priority)" in shown
-    assert shown.count("sacct does not answer") == 1
-
-
-def test_ctrl_c_ends_the_waiting_and_leaves_the_jobs(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
-    def press() -> None:
-        wait_until(lambda: len(mock_slurm.calls("squeue")) >= 2, 240)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    presser = threading.Thread(target=press)
-    presser.start()
-    outcome, shown = run(three, settings_of(wait=True))
-    presser.join()
-    assert outcome.interrupted and outcome.exit_code == 130
-    assert set(mock_slurm.jobs().values()) == {"PENDING"} and mock_slurm.calls("scancel") == []
-    assert "the jobs stay in Slurm's queue" in shown and "scancel 12" in shown
-    assert {cell.state for cell in outcome.cells} == {"queued"}
-
-
 SUBMITS = """
 import sys
 from pathlib import Path
-from launching.slurm.slurm_sweeps import run, settings_of
+from launching.slurm.slurm_sweeps import leave_record, run, settings_of
 from scalerlt.records.store import SweepDirectory
 run(SweepDirectory(Path(sys.argv[1])), settings_of())
 """
@@ -238,84 +150,12 @@ def test_a_job_that_sbatch_took_when_the_shell_died_is_found(three: SweepDirecto
     assert len([call for call in mock_slurm.calls("squeue") if "--name" in call]) == named
 
 
-def test_a_job_that_fails_in_its_setup_is_told_and_submitted_again(
-    three: SweepDirectory, mock_slurm: MockSlurm
-) -> None:
-    mock_slurm.runs_jobs()
-    outcome, shown = run(three, settings_of(wait=True, max_jobs=1, setup=["echo no such module >&2", "exit 3"]))
-    assert outcome.exit_code == 1
-    assert {cell.cell_id: (cell.state, cell.job) for cell in outcome.cells} == dict.fromkeys("abc", ("failed", "12"))
-    assert "3 cells: 3 failed" in shown and "  failed a: job 12 did not run it: squeue says FAILED" in shown
-    assert not list(three.path.glob("*/attempt-*"))
-    outcome, shown = run(three, settings_of(wait=True, max_jobs=1))
-    assert {cell.cell_id: cell.state for cell in outcome.cells} == {"a": "measured", "b": "failed", "c": "measured"}
-    assert len(mock_slurm.calls("sbatch")) == 2
-
-
-def test_a_damaged_queue_of_an_earlier_submission_is_passed_over(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
-    run(three, settings_of())
-    queue = three.path / "submissions/001/queue.json"
-    queue.unlink()
-    mock_slurm.queue()
-    mock_slurm.runs_jobs()
-    outcome, shown = run(three, settings_of(wait=True, max_jobs=1))
-    assert {cell.cell_id: cell.state for cell in outcome.cells} == {"a": "measured", "b": "failed", "c": "measured"}
-    assert f"passed over: {queue}" in shown and f"warning: its jobs are not followed: {queue}" in shown
-
-
 def test_the_commands_that_it_names_are_a_shell_s(tmp_path: Path, mock_slurm: MockSlurm) -> None:
     sweep = sweep_of(tmp_path / "my runs" / "sweep (1)", {"a": "measures"})
     _, shown = run(sweep, settings_of())
     (follow_them,) = [line for line in shown.splitlines() if line.startswith("follow them:")]
     assert shlex.split(follow_them.removeprefix("follow them:")) == ["scalerlt", "status", str(sweep.path)]
     assert "cancel them:  scancel 12\n" in shown
-
-
-class Series:
-    """A queue that tells one thing after another."""
-
-    def __init__(self, *states: str) -> None:
-        self.states = list(states)
-        self.asked = 0
-        self.is_silent = False
-
-    def queue(self, job_ids: Iterable[str]) -> dict[str, JobState]:
-        state = self.states[min(self.asked, len(self.states) - 1)]
-        self.asked += 1
-        self.is_silent = state == "silent"
-        return {} if state in ("absent", "silent") else {job_id: JobState(job_id, state) for job_id in job_ids}
-
-    def history(self, job_ids: Iterable[str]) -> dict[str, JobState]:
-        return {}
-
-
-@pytest.mark.parametrize(
-    ("max_requeues", "states", "questions"),
-    [
-        (1, ("RUNNING", "PREEMPTED", "PENDING", "RUNNING", "COMPLETED"), 5),
-        (1, ("RUNNING", "PREEMPTED", "absent"), 3),
-        (0, ("RUNNING", "PREEMPTED", "PREEMPTED", "absent"), 2),
-        (1, ("PENDING", "silent", "silent", "RUNNING", "absent"), 5),
-        (1, ("REQUEUED", "REQUEUE_HOLD", "RUNNING", "CANCELLED"), 4),
-        (1, ("NODE_FAIL",), 1),
-    ],
-)
-def test_a_job_is_followed_until_it_can_run_no_more(
-    max_requeues: int,
-    states: tuple[str, ...],
-    questions: int,
-    three: SweepDirectory,
-    mock_slurm: MockSlurm,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run(three, settings_of(max_jobs=1, max_requeues=max_requeues))
-    monkeypatch.setattr(follow, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(follow, "ASK_SECONDS", 0.0)
-    series, shown = Series(*states), io.StringIO()
-    display = Display(Console(file=shown, soft_wrap=True))
-    unstarted = follow.Follower(three, series, display, lambda: False).follow("abc")  # type: ignore[arg-type]
-    assert set(unstarted) == {"a", "b", "c"}
-    assert series.asked == questions
 
 
 @pytest.mark.parametrize("end", ["12|COMPLETED|None|n1|12|N/A", None])
@@ -335,39 +175,6 @@ def test_what_a_preempted_job_may_go_on_with_is_not_submitted_again(
     outcome, _ = run(three, settings_of())
     assert len(mock_slurm.calls("sbatch")) == 2
     assert {cell.reason for cell in outcome.cells} == {"job 13_0", "job 13_1", "job 13_2"}
-
-
-def test_a_preempted_attempt_is_no_end_while_its_job_lives(three: SweepDirectory, mock_slurm: MockSlurm) -> None:
-    run(three, settings_of(max_jobs=1))
-    for cell_id in "abc":
-        leave_record(three, cell_id, Verdict.PREEMPTED)
-    leave_record(three, "a", Verdict.MEASURED)
-    shown = io.StringIO()
-    display = Display(Console(file=shown, soft_wrap=True))
-    follower = follow.Follower(three, Series("RUNNING", "RUNNING", "COMPLETED"), display, lambda: False)  # type: ignore[arg-type]
-    assert follower.follow("abc") == {}
-    lines = shown.getvalue().splitlines()
-    told = [lines.index(line) for line in ("[1/3] a measured on n1", "jobs: 1 running", "[2/3] b preempted on n1")]
-    assert told == sorted(told), "while the job lives it may go on with b"
-
-
-def test_a_cell_that_cannot_be_put_in_order_hides_no_other(
-    three: SweepDirectory, mock_slurm: MockSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(three, settings_of(max_jobs=1))
-    leave_record(three, "b", Verdict.MEASURED)
-
-    def full(cell: CellDirectory, *_: object) -> list[str]:
-        if cell.path.name == "a":
-            raise UnwritableFile(f"{cell.path}: cannot be written (No space left on device)")
-        return []
-
-    monkeypatch.setattr(follow, "reconcile", full)
-    shown = io.StringIO()
-    display = Display(Console(file=shown, soft_wrap=True))
-    follower = follow.Follower(three, Series("COMPLETED"), display, lambda: False)  # type: ignore[arg-type]
-    assert set(follower.follow("abc")) == {"a", "c"}
-    assert "a: cannot be written (No space left on device)" in shown.getvalue()
 
 
 def test_slots_that_infer_at_once_write_a_plan_each(
