@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launching.conftest import wait_until
@@ -22,7 +23,7 @@ from scalerlt.errors import UserError
 from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.progress import Display
 from scalerlt.launching.queued import attempts_of
-from scalerlt.launching.slurm import job
+from scalerlt.launching.slurm import job, submit
 from scalerlt.launching.slurm.ask import Slurm
 from scalerlt.launching.slurm.earlier import jobs_of
 from scalerlt.launching.slurm.job import Inferring
@@ -34,7 +35,7 @@ from scalerlt.records.base import UnwritableFile, now
 from scalerlt.records.lease import Lease
 from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.record import Verdict
-from scalerlt.records.store import SweepDirectory
+from scalerlt.records.store import SweepDirectory, sweeps
 from scalerlt.records.submission import submissions
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -252,6 +253,34 @@ def test_from_the_command_line(tmp_path: Path, mock_slurm: MockSlurm, capsys: py
     assert main(["sweep", *asked, "resources.timeout_s=7", "tracker=tensorboard"]) == 0
     assert "3 cells that run, wait for a job or are not run again keep their own settings" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in before} == before and len(mock_slurm.jobs()) == 3
+
+
+def test_a_sweep_that_sbatch_takes_in_part_says_so_and_goes_on_when_asked_again(
+    tmp_path: Path, mock_slurm: MockSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["sweep", "hydra/launcher=slurm", "seed=0,1,2,3", f"runs_dir={tmp_path}/runs"]
+    mock_slurm.largest_array(2)
+    real = submit._sbatch
+
+    def takes_one_array(*arguments: Any) -> list[str]:
+        ids = real(*arguments)
+        mock_slurm.fails("sbatch", "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy")
+        return ids
+
+    monkeypatch.setattr(submit, "_sbatch", takes_one_array)
+    assert main(asked) == 2, "not all is submitted"
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "sbatch did not take the jobs: Batch job submission failed: Job violates accounting/QOS policy" in error
+    (sweep,) = sweeps(tmp_path / "runs")
+    assert error.endswith(f"; submitted before that: jobs 12_0, 12_1 (see scalerlt status {sweep.path})")
+    monkeypatch.setattr(submit, "_sbatch", real)
+    mock_slurm.works("sbatch")
+    assert main(asked) == 0
+    said = capsys.readouterr().out
+    assert "not submitted: 2 cells: 2 queued" in said and "4 cells: 4 queued" in said
+    cells = [[cell for item in queue.items for cell in item.cells] for _, queue in submitted(sweep)]
+    assert [len(of_each) for of_each in cells] == [4, 2] and cells[1] == cells[0][2:]
+    assert set(mock_slurm.jobs()) == {"12_0", "12_1", "13_0", "13_1"}
 
 
 def test_two_submissions_at_once_take_turns(
