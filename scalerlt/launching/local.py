@@ -79,7 +79,7 @@ def run_plan(
         jobs: what Slurm says of jobs that hold attempts, or wait; None: there is no Slurm to ask.
 
     Raises:
-        UserError: this machine cannot start CPU cells (no torch). Nothing was run.
+        UserError: no cell can run here, for want of torch or safetensors, or no CPU cell. Nothing was run.
     """
     return LocalQueue(
         SweepDirectory(sweep_dir), plan, plan_name, display, retry, infer_oom, cost_of, jobs or Jobs()

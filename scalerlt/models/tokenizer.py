@@ -125,7 +125,9 @@ class HfTokenizer:
         try:
             from tokenizers import Tokenizer as Implementation
         except ImportError:
-            raise NoTokenizers(f"{Path(directory) / _HF_FILE}: needs the package tokenizers (extra 'torch')") from None
+            raise NoTokenizers(
+                f"{Path(directory) / _HF_FILE}: needs the package tokenizers: pip install 'scalerlt[torch]'"
+            ) from None
         path = Path(directory) / _HF_FILE
         text = json.dumps(read_json_object(path))
         try:

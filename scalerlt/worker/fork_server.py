@@ -215,7 +215,7 @@ def main() -> None:
 
         import scalerlt.worker.child  # noqa: F401
     except ImportError as error:
-        _send(connection, {"fault": f"torch cannot be imported ({error}); install scalerlt[torch]"})
+        _send(connection, {"fault": f"torch cannot be imported ({error}): pip install 'scalerlt[torch]'"})
         return
     for module in sys.argv[2:]:
         with suppress(ImportError):  # the cells that need it meet the same error, and record it

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +36,9 @@ from scalerlt.worker.verdict import INTERRUPTED, Outcome, Rank, of_error
 from scalerlt.worker.watch import Flag, Glimpse, Preemption, Watch
 
 __all__ = ["ForkServer", "Glimpse", "NotRecorded", "Placement", "Supervisor", "crowded", "preloaded"]
+
+NEEDED = ("torch", "safetensors")
+"""Packages of the extra that cells are run with; planning, status and report do without."""
 
 
 class NotRecorded(UnwritableFile):
@@ -71,9 +75,14 @@ class Supervisor:
     Args:
         server: forks the children of CPU cells; without one every cell gets a fresh interpreter.
         nodes: has the ranks of cells of several nodes started on the others.
+
+    Raises:
+        UserError: a package that every cell needs is not installed.
     """
 
     def __init__(self, server: ForkServer | None = None, nodes: Leader | None = None) -> None:
+        if missing := [name for name in NEEDED if find_spec(name) is None]:
+            raise UserError(f"no cell can run here without {' and '.join(missing)}: pip install 'scalerlt[torch]'")
         self._server = server
         self._nodes = nodes
         self._spawner = Spawner()

@@ -15,6 +15,7 @@ from launching.queue_process import plan_of
 from rich.console import Console
 from worker.frozen import freeze
 
+from scalerlt.errors import UserError
 from scalerlt.launching.jobs import Jobs
 from scalerlt.launching.local import Outcome, preloaded, run_plan
 from scalerlt.launching.progress import Display
@@ -56,6 +57,26 @@ def run(sweep: Path, plan: Plan | None = None, meanwhile: Callable[[], object] =
         display=Meanwhile(Console(file=shown, markup=False, highlight=False, soft_wrap=True), meanwhile),
     )
     return outcome, shown.getvalue()
+
+
+@pytest.mark.parametrize("missing", [["safetensors"], ["torch", "safetensors"]])
+def test_without_the_packages_of_the_extra_no_cell_begins(
+    missing: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = freeze(tmp_path / "runs" / "sweep", "measures").parent
+    sweep = cell.parent
+    with monkeypatch.context() as without:
+        for name in missing:
+            without.setitem(sys.modules, name, None)
+        with pytest.raises(UserError) as told:
+            run(sweep)
+        assert str(told.value) == f"no cell can run here without {' and '.join(missing)}: pip install 'scalerlt[torch]'"
+        assert not list(cell.glob("attempt-*"))
+    assert run(sweep)[0].exit_code == 0
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)
+    outcome, shown = run(sweep)
+    assert outcome.exit_code == 0 and "1 measured" in shown, "where nothing is to run nothing is missing"
 
 
 def record(sweep: Path, cell_id: str, attempt: int = 1) -> Record:

@@ -90,7 +90,7 @@ def test_a_second_thread_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_machine_without_torch_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('there is none')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with ForkServer() as server, pytest.raises(UserError, match=r"there is none.*install scalerlt\[torch\]"):
+    with ForkServer() as server, pytest.raises(UserError, match=r"there is none.*pip install 'scalerlt\[torch\]'"):
         server.ensure()
 
 
