@@ -5,7 +5,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-from scalerlt.worker.processes import Raised
+from scalerlt.worker.supervisor import Raised
 
 _AT_ONCE = (signal.SIGTERM, signal.SIGHUP)
 

@@ -29,13 +29,14 @@ from scalerlt.schema.parallel import SEVERAL_NODES
 from scalerlt.worker.fork_server import ForkServer, preloaded
 from scalerlt.worker.mirror import Mirror, mirror_of
 from scalerlt.worker.nodes import Leader
+from scalerlt.worker.processes import Raised
 from scalerlt.worker.ranks import jobs_of, meeting_place
 from scalerlt.worker.shortfall import of_hosts
 from scalerlt.worker.starting import Spawner, Starter
 from scalerlt.worker.verdict import INTERRUPTED, Outcome, Rank, of_error
 from scalerlt.worker.watch import Flag, Glimpse, Preemption, Watch
 
-__all__ = ["ForkServer", "Glimpse", "NotRecorded", "Placement", "Supervisor", "crowded", "preloaded"]
+__all__ = ["ForkServer", "Glimpse", "NotRecorded", "Placement", "Raised", "Supervisor", "crowded", "preloaded"]
 
 NEEDED = ("torch", "safetensors")
 """Packages of the extra that cells are run with; planning, status and report do without."""
