@@ -76,8 +76,10 @@ class KVCache:
         self._pool[:, :, :, targets, :length] = self._pool[:, :, :, source : source + 1, :length]
 
     def reads_in_place(self, length: int) -> bool:
-        """Whether the K/V of sequences of so many positions are read where they lie, whichever slots that are; others
-        are copied together for each attention, but for neighbours."""
+        """Whether the K/V of sequences of so many positions are read where they lie, whichever slots that are.
+
+        Shorter ones, and all on a GPU, are copied together for each attention unless their places are evenly spaced.
+        """
         return self._pool.device.type == "cpu" and length * self._position_bytes > CALL_BYTES
 
     def prefill(self, slots: list[int], lengths: list[int]) -> Attend:
@@ -104,7 +106,7 @@ class KVCache:
         return attend
 
     def place(self, row: Row) -> int:
-        """Where the K/V lie that a row reads; rows in the order of their places are read in the fewest calls."""
+        """Where the K/V lie that a row reads; rows in the order of their places are read in few calls."""
         # Of the pool of one layer, where planes lie `layers * slots` sequences apart.
         return (row.loop * self._layers * self._slots if self.planes > 1 else 0) + row.slot
 
