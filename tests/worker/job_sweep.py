@@ -15,6 +15,7 @@ from scalerlt.records.plan import Plan, PlannedCell
 from scalerlt.records.queue import Asked, Queue, QueueItem
 from scalerlt.records.record import Record
 from scalerlt.records.store import CellDirectory
+from scalerlt.worker import ending
 
 MOMENT = "2026-11-30T00:00:00.000+00:00"
 
@@ -125,3 +126,25 @@ def once(condition: Callable[[], bool], then: Callable[[], None]) -> threading.T
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     return thread
+
+
+def waits(sweep: Path, cell_id: str) -> bool:
+    """Of a cell that waits for a file: whether it does."""
+    journal = sweep / cell_id / "attempt-001" / ".progress-rank0"
+    return journal.exists() and '"began"' in journal.read_text()
+
+
+def goes_on(sweep: Path, cell_id: str) -> None:
+    (sweep / cell_id / "go").touch()
+
+
+class Clock:
+    """The clock of a job's end, which can be put forward."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        self.monotonic = time.monotonic
+        monkeypatch.setattr(ending, "time", self)
+
+    def time(self) -> float:
+        return time.time() + self.ahead
